@@ -1,0 +1,166 @@
+// The resolved configuration: what a run will do, after the file, the overrides and the defaults
+// have been merged and checked. Plain data; no tensor library.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/dtype.h"
+#include "kernels/optimizer_step.h"
+#include "kernels/perturb.h"
+
+namespace zerosharp {
+
+struct BatchConfig {
+  int64_t train_batch_size = 0;  ///< samples per optimizer step over all ranks = micro · accumulation · ranks
+  int64_t micro_batch_size = 0;  ///< samples per rank and forward pass
+  int64_t accumulation_steps = 1;
+};
+
+struct OptimizerConfig {
+  kernels::OptimizerKind kind = kernels::OptimizerKind::kAdamW;
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.0;
+  double momentum = 0.0;
+  double dampening = 0.0;
+  bool nesterov = false;
+  bool decoupled_decay = false;
+  double lr_decay = 0.0;
+  bool bias_correction = true;
+};
+
+enum class ScheduleKind : uint8_t {
+  kConstant,
+  kLinear,
+  kCosine,
+  kWarmupLR,
+  kWarmupDecayLR,
+  kWarmupCosineLR,
+  kOneCycle
+};
+
+/// Parameters of every schedule kind; a kind reads its own (engine/schedule.h says which).
+struct SchedulerConfig {
+  ScheduleKind kind = ScheduleKind::kConstant;
+  // constant, linear, cosine: multiplier of each group's initial lr
+  int64_t warmup_steps = 0;  ///< LR warm-up: linear from 0
+  int64_t total_steps = 0;   ///< end of the decay; 0 = train.steps
+  double alpha_f = 0.0;      ///< final multiplier
+  // DeepSpeed's
+  double warmup_min_lr = 0.0;
+  std::optional<double> warmup_max_lr;  ///< empty: each group's own lr
+  int64_t warmup_num_steps = 1000;
+  bool warmup_log = true;  ///< warmup_type "log" (else "linear")
+  int64_t total_num_steps = 0;
+  double warmup_min_ratio = 0.0;
+  double cos_min_ratio = 1e-4;
+  // OneCycle
+  double cycle_min_lr = 0.0;
+  double cycle_max_lr = 0.0;
+  double decay_lr_rate = 0.0;
+  int64_t cycle_first_step_size = 2000;
+  std::optional<int64_t> cycle_second_step_size;
+  int64_t cycle_first_stair_count = 0;
+  std::optional<int64_t> cycle_second_stair_count;
+  int64_t decay_step_size = 0;
+  bool cycle_momentum = true;
+  double cycle_min_mom = 0.8;
+  double cycle_max_mom = 0.9;
+  double decay_mom_rate = 0.0;
+};
+
+enum class SamScope : uint8_t { kGlobal, kLocal };
+
+struct SamConfig {
+  bool enabled = false;
+  double rho = 0.05;
+  double epsilon = 1e-12;
+  int64_t interval = 1;
+  SamScope scope = SamScope::kGlobal;
+  std::string variant = "sam";
+  kernels::Rounding rounding = kernels::Rounding::kNearest;
+  bool same_rng = true;
+  bool freeze_bn = true;
+};
+
+struct Fp16Config {
+  double loss_scale = 0.0;  ///< 0: dynamic
+  int64_t initial_scale_power = 16;
+  int64_t loss_scale_window = 1000;
+  int64_t hysteresis = 2;
+  bool consecutive_hysteresis = false;
+  double min_loss_scale = 1.0;
+};
+
+struct ModelConfig {
+  std::string type = "gpt";  ///< gpt | mlp | resnet
+  // gpt
+  int64_t n_layer = 4;
+  int64_t n_head = 4;
+  int64_t n_embd = 128;
+  int64_t block_size = 128;
+  int64_t vocab_size = 256;
+  double dropout = 0.0;
+  bool bias = true;
+  bool tied_head = true;
+  // mlp
+  std::vector<int64_t> hidden_sizes = {128, 128};
+  // resnet
+  int64_t width = 16;
+  int64_t blocks_per_stage = 2;
+};
+
+struct DataConfig {
+  std::string type = "text";  ///< text | fashion_mnist
+  std::vector<std::string> paths;
+  std::string test_path;              ///< optional separate evaluation source
+  double validation_fraction = 0.05;  ///< text: share of each file, at its end, kept for evaluation
+  bool shuffle = true;
+};
+
+struct TrainConfig {
+  int64_t steps = 0;
+  int64_t seed = 0;
+  int64_t eval_interval = 0;  ///< 0: only at the end
+  int64_t eval_batches = 16;  ///< micro-batches a rank per evaluation
+  std::string device = "auto";  ///< auto | cpu | cuda
+  int64_t threads = 0;          ///< CPU threads a rank; 0: cores / local ranks
+  int64_t log_interval = 1;
+  int64_t sample_length = 200;  ///< bytes of generated text at the end; 0: none
+};
+
+struct Config {
+  std::string source;  ///< path of the file, for messages
+  BatchConfig batch;
+  double gradient_clipping = 1.0;  ///< 0: off
+  DType precision = DType::kF32;   ///< of the working weights
+  std::optional<DType> grad_accum_dtype;
+  std::optional<DType> communication_dtype;
+  int64_t zero_stage = 0;
+  OptimizerConfig optimizer;
+  std::optional<SchedulerConfig> scheduler;
+  SamConfig sam;
+  Fp16Config fp16;
+  ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  std::vector<std::string> warnings;  ///< one line each, to be printed once by rank 0
+  std::string resolved_json;          ///< every effective key, pretty-printed
+};
+
+/// Reads `path`, applies `overrides` ("key.path=value", later ones win), resolves defaults and the
+/// batch arithmetic for `world_size` ranks. Throws ConfigError (file:line: path: what, value,
+/// remedy). Opens nothing but `path`.
+Config load_config(const std::string& path, const std::vector<std::string>& overrides,
+                   int world_size);
+
+/// The same from text; `source` names it in messages.
+Config parse_config(const std::string& text, const std::string& source,
+                    const std::vector<std::string>& overrides, int world_size);
+
+}  // namespace zerosharp

@@ -1,0 +1,1 @@
+int zs_placeholder;

@@ -1,0 +1,42 @@
+// SAM's perturbation of the working weights: added in fp32 to the master, rounded once.
+#pragma once
+#include <cstdint>
+
+#include "kernels/dtype.h"
+#include "kernels/stream.h"
+
+namespace zerosharp::kernels {
+
+enum class Rounding : uint8_t { kNearest, kStochastic };
+
+struct PerturbShard {
+  int64_t numel = 0;
+  const void* grad = nullptr;
+  DType grad_dtype = DType::kF32;
+  const float* master = nullptr;  ///< null: the base is the working weight itself
+  void* weight = nullptr;         ///< working weight, overwritten
+  DType weight_dtype = DType::kBF16;
+  int64_t first_element = 0;  ///< index of element 0 in the whole flat buffer (keys the random bits)
+};
+
+struct PerturbStep {
+  const float* scale = nullptr;  ///< one float beside the data; e = scale·g. NaN: nothing happens
+  Rounding rounding = Rounding::kNearest;
+  uint64_t seed = 0;
+  uint64_t step = 0;
+  bool adaptive = false;  ///< ASAM (Kwon et al. 2021): e = scale·(|w|+eta)²·g
+  float eta = 0;
+};
+
+/// weight ← round(base + e) with base = master, or the old weight where master is null.
+/// stats (3 doubles, same memory, added to): [0] number of elements whose working weight differs
+/// from round-to-nearest(base), [1] Σ(weight − base)² realised minus the rounding already present:
+/// Σ(weight − round(base))², [2] Σe².
+/// Stochastic rounding takes 32 (bf16: 16 used) bits of Philox4x32-10 with key `seed` and counter
+/// (element/4, step), so every rank, replay and device draws the same bits for an element. fp32
+/// working weights are never rounded. `workspace`: kReductionWorkspace doubles (norm.h), may be null
+/// on the CPU.
+void perturb(const PerturbShard& shard, const PerturbStep& step, double* stats, double* workspace,
+             Stream stream);
+
+}  // namespace zerosharp::kernels

@@ -1,0 +1,49 @@
+// The one set of parameter groups. Scheduler, SAM adapter, engine and user all hold this object by
+// reference; it cannot be copied.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/optimizer_step.h"
+
+namespace zerosharp {
+
+/// Hyper-parameters of one group as the next update will read them.
+struct ParamGroup {
+  std::string name;
+  kernels::OptimizerKind kind = kernels::OptimizerKind::kAdamW;
+  double lr = 1e-3;
+  double initial_lr = 1e-3;  ///< the configured rate, base of every schedule
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.0;
+  double momentum = 0.0;
+  double dampening = 0.0;
+  bool nesterov = false;
+  bool decoupled_decay = false;
+  double lr_decay = 0.0;
+  bool bias_correction = true;
+  std::vector<std::string> parameter_names;  ///< in layout order; tied names once
+};
+
+class ParamGroups {
+ public:
+  explicit ParamGroups(std::vector<ParamGroup> groups) : groups_(std::move(groups)) {}
+  ParamGroups(const ParamGroups&) = delete;
+  ParamGroups& operator=(const ParamGroups&) = delete;
+
+  size_t size() const noexcept { return groups_.size(); }
+  ParamGroup& operator[](size_t i) { return groups_.at(i); }
+  const ParamGroup& operator[](size_t i) const { return groups_.at(i); }
+  auto begin() noexcept { return groups_.begin(); }
+  auto end() noexcept { return groups_.end(); }
+  auto begin() const noexcept { return groups_.begin(); }
+  auto end() const noexcept { return groups_.end(); }
+
+ private:
+  std::vector<ParamGroup> groups_;
+};
+
+}  // namespace zerosharp
