@@ -26,10 +26,13 @@ if(NOT EXISTS ${LIBTORCH}/include/torch/csrc/api/include/torch/torch.h)
     "with include/ and lib/>")
 endif()
 
-file(STRINGS ${LIBTORCH}/include/torch/csrc/api/include/torch/version.h zerosharp_torch_versions
-  REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
-string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*PATCH ([0-9]+).*" "\\1.\\2.\\3"
-  ZEROSHARP_TORCH_VERSION "${zerosharp_torch_versions}")
+file(READ ${LIBTORCH}/include/torch/headeronly/version.h zerosharp_torch_version_h)
+foreach(part MAJOR MINOR PATCH)
+  string(REGEX MATCH "define TORCH_VERSION_${part} ([0-9]+)" unused "${zerosharp_torch_version_h}")
+  set(zerosharp_torch_${part} ${CMAKE_MATCH_1})
+endforeach()
+set(ZEROSHARP_TORCH_VERSION
+  ${zerosharp_torch_MAJOR}.${zerosharp_torch_MINOR}.${zerosharp_torch_PATCH})
 
 if(NOT TARGET zerosharp_torch::cpu)
   add_library(zerosharp_torch::c10 SHARED IMPORTED GLOBAL)
@@ -41,7 +44,7 @@ if(NOT TARGET zerosharp_torch::cpu)
     IMPORTED_LINK_DEPENDENT_LIBRARIES zerosharp_torch::c10
     INTERFACE_LINK_LIBRARIES zerosharp_torch::c10
     INTERFACE_COMPILE_DEFINITIONS "USE_DISTRIBUTED;USE_RPC;USE_TENSORPIPE"
-    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES
+    INTERFACE_INCLUDE_DIRECTORIES
       "${LIBTORCH}/include;${LIBTORCH}/include/torch/csrc/api/include")
   if(EXISTS ${LIBTORCH}/lib/libc10_cuda.so)
     add_library(zerosharp_torch::cuda SHARED IMPORTED GLOBAL)

@@ -22,10 +22,9 @@ void sum_squares(const void* x, DType dtype, int64_t numel, double* sums, double
 /// clipping). If anything was non-finite out[0] is NaN, which makes optimizer_step do nothing.
 void clip_scale(const double* sums, double pre_scale, double max_norm, float* out, Stream stream);
 
-/// SAM's ascent factor (Foret et al. 2021, eq. 2, p = 2): out[0] = rho·pre_scale/(‖g‖ + eps) / pre…
-/// so that e = out[0]·g for the raw gradient g: out[0] = rho / (√Σg² + eps/pre_scale); 0 when the
-/// norm is 0; NaN (perturb then does nothing) when anything was non-finite.
-/// out[1] = pre_scale·√Σg².
+/// SAM's ascent factor (Foret et al. 2021, eq. 2 with p = 2), so that e = out[0]·g for the raw
+/// accumulated gradient g: out[0] = rho / (√Σg² + eps / pre_scale), 0 when the norm is 0 and NaN
+/// (perturb then does nothing) when anything was non-finite. out[1] = pre_scale·√Σg².
 void ascent_scale(const double* sums, double pre_scale, double rho, double eps, float* out,
                   Stream stream);
 

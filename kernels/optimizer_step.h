@@ -30,13 +30,14 @@ struct OptimizerStep {
   int64_t step = 1;              ///< 1 for the first update of these elements
   bool bias_correction = true;   ///< Adam(W)
   /// One float in the memory of the pointers below: every gradient is multiplied by it first
-  /// (unscale × clip). If it is NaN the call changes nothing: this is how a step is skipped
-  /// without asking the host. Null means 1.
+  /// (unscale × clip). If it is NaN, masters and states stay untouched and only
+  /// weight ← round(master) is written: this is how a step is skipped, and a perturbed working
+  /// weight restored, without asking the host. Null means 1.
   const float* grad_scale = nullptr;
 };
 
 /// A run of `numel` elements. No alignment is required beyond that of the element types; buffers
-/// must not overlap, except that `weight` may be null (no working weight is written).
+/// must not overlap. States the kind does not have may be null.
 struct OptimizerShard {
   int64_t numel = 0;
   const void* grad = nullptr;  ///< fp32, bf16 or fp16
@@ -57,9 +58,10 @@ struct OptimizerShard {
 ///   w ← w·(1 − lr·wd) first.
 /// - Lion (Chen et al. 2023, alg. 2): w ← w·(1−lr·wd) − lr·sign(β1·m + (1−β1)·g), sign(0) = 0;
 ///   m ← β2·m + (1−β2)·g.
-/// - Adagrad (torch.optim.Adagrad): g ← g + wd·w; s ← s + g²; w ← w − lr/(1+(t−1)·lr_decay)·g/(√s+eps).
-/// Throws ConfigError on null pointers the kind needs or a dtype it cannot read, CudaError on launch
-/// failure. Each element's result does not depend on its position, the run's size or thread count.
+/// - Adagrad (torch.optim.Adagrad): g ← g + wd·w; s ← s + g²; w ← w −
+/// lr/(1+(t−1)·lr_decay)·g/(√s+eps). Throws ConfigError on null pointers the kind needs or a dtype
+/// it cannot read, CudaError on launch failure. Each element's result does not depend on its
+/// position, the run's size or thread count.
 void optimizer_step(const OptimizerShard& shard, const OptimizerStep& step, Stream stream);
 
 }  // namespace zerosharp::kernels

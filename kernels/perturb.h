@@ -16,7 +16,8 @@ struct PerturbShard {
   const float* master = nullptr;  ///< null: the base is the working weight itself
   void* weight = nullptr;         ///< working weight, overwritten
   DType weight_dtype = DType::kBF16;
-  int64_t first_element = 0;  ///< index of element 0 in the whole flat buffer (keys the random bits)
+  int64_t first_element =
+      0;  ///< index of element 0 in the whole flat buffer (keys the random bits)
 };
 
 struct PerturbStep {
@@ -30,12 +31,10 @@ struct PerturbStep {
 
 /// weight ← round(base + e) with base = master, or the old weight where master is null.
 /// stats (3 doubles, same memory, added to): [0] number of elements whose working weight differs
-/// from round-to-nearest(base), [1] Σ(weight − base)² realised minus the rounding already present:
-/// Σ(weight − round(base))², [2] Σe².
-/// Stochastic rounding takes 32 (bf16: 16 used) bits of Philox4x32-10 with key `seed` and counter
-/// (element/4, step), so every rank, replay and device draws the same bits for an element. fp32
-/// working weights are never rounded. `workspace`: kReductionWorkspace doubles (norm.h), may be null
-/// on the CPU.
+/// from round-to-nearest(base), [1] Σ(weight − round-to-nearest(base))², [2] Σe².
+/// Stochastic rounding takes the bits of Philox4x32-10 with key `seed` and counter (element/4,
+/// step), so every rank, replay and device draws the same bits for an element. fp32 working weights
+/// are never rounded. `workspace`: kReductionWorkspace doubles (norm.h), may be null on the CPU.
 void perturb(const PerturbShard& shard, const PerturbStep& step, double* stats, double* workspace,
              Stream stream);
 

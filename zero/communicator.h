@@ -24,9 +24,9 @@ struct FlatSpan {
 enum class CollectiveOp : uint8_t { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kBarrier };
 inline constexpr int kNumCollectiveOps = 5;
 
-/// Calls and payload bytes of one rank. `bytes` counts what the rank would send in a ring: all-reduce
-/// 2·(N−1)/N, reduce-scatter and all-gather (N−1)/N of the whole buffer; broadcast the buffer on the
-/// root; nothing at N = 1.
+/// Calls and payload bytes of one rank. `bytes` counts what the rank would send in a ring:
+/// all-reduce 2·(N−1)/N, reduce-scatter and all-gather (N−1)/N of the whole buffer; broadcast the
+/// buffer on the root; nothing at N = 1.
 struct CommStats {
   struct PerOp {
     int64_t calls = 0;
@@ -90,9 +90,9 @@ class Communicator {
   void reset_stats() noexcept { stats_ = {}; }
   /// Number of collectives started so far.
   int64_t sequence() const noexcept { return sequence_; }
-  /// Compares (sequence, op, dtype, numel) between all ranks before each collective; a mismatch is a
-  /// CommError that names both sides. Costs one small extra exchange a call. Must be switched on by
-  /// all ranks at the same point.
+  /// Compares (sequence, op, dtype, numel) between all ranks before each collective; a mismatch is
+  /// a CommError that names both sides. Costs one small extra exchange a call. Must be switched on
+  /// by all ranks at the same point.
   void set_debug_checks(bool on) noexcept { debug_checks_ = on; }
 
   /// Tells the other ranks, as far as the backend can, that this rank has failed, so that they stop
@@ -110,7 +110,7 @@ class Communicator {
   /// Performs one collective; called with size() > 1 only, in sequence order.
   virtual void run(const Call& call) = 0;
   /// Starts one; the default runs it on a worker thread of this object (CPU) in order.
-  virtual Work start(const Call& call);
+  virtual Work start(const Call& call, int64_t sequence);
   /// Gathers one 64-bit word of every rank (out has size() entries); used by the debug checks.
   virtual void exchange_fingerprint(uint64_t mine, uint64_t* out) = 0;
 
@@ -120,13 +120,15 @@ class Communicator {
   void count(const Call& call);
   void perform(const Call& call);
   Work perform_async(const Call& call);
-  void verify_fingerprint(const Call& call);
+  void guarded_run(const Call& call, int64_t sequence);
+  void verify_fingerprint(const Call& call, int64_t sequence);
 
   int rank_;
   int size_;
   CommStats stats_;
   int64_t sequence_ = 0;
   bool debug_checks_ = false;
+  std::unique_ptr<std::string> failed_;  // why no further collective can be made
   std::unique_ptr<Worker> worker_;
 };
 

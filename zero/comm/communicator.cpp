@@ -1,1 +1,280 @@
 #include "zero/communicator.h"
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/error.h"
+
+namespace zerosharp {
+namespace {
+
+const char* op_name(CollectiveOp op) {
+  switch (op) {
+    case CollectiveOp::kAllReduce:
+      return "all_reduce";
+    case CollectiveOp::kReduceScatter:
+      return "reduce_scatter";
+    case CollectiveOp::kAllGather:
+      return "all_gather";
+    case CollectiveOp::kBroadcast:
+      return "broadcast";
+    case CollectiveOp::kBarrier:
+      return "barrier";
+  }
+  return "?";
+}
+
+class SingleCommunicator final : public Communicator {
+ public:
+  SingleCommunicator() : Communicator(0, 1) {}
+  const char* name() const noexcept override { return "single"; }
+
+ protected:
+  void run(const Call&) override {}
+  void exchange_fingerprint(uint64_t mine, uint64_t* out) override { out[0] = mine; }
+};
+
+/// One word that all ranks must agree on: sequence 32 bits, op 4, dtype 4, reduction 4, count 20
+/// (folded). The parts can be read back for the message.
+uint64_t fingerprint(int64_t sequence, CollectiveOp op, DType dtype, ReduceOp reduce,
+                     int64_t numel) {
+  const auto count = static_cast<uint64_t>(numel);
+  const uint64_t folded = (count ^ (count >> 20) ^ (count >> 40)) & 0xfffffu;
+  return static_cast<uint64_t>(sequence) << 32 | static_cast<uint64_t>(op) << 28 |
+         static_cast<uint64_t>(dtype) << 24 | static_cast<uint64_t>(reduce) << 20 | folded;
+}
+
+std::string describe(uint64_t word) {
+  const auto op = static_cast<CollectiveOp>((word >> 28) & 0xfu);
+  const auto dtype = static_cast<DType>((word >> 24) & 0xfu);
+  return "collective " + std::to_string(word >> 32) + " " + op_name(op) + " of " +
+         dtype_name(dtype) + ", count code " + std::to_string(word & 0xfffffu);
+}
+
+}  // namespace
+
+// --- Work -----------------------------------------------------------------------------------
+
+Work::Work(Work&& other) noexcept : wait_(std::exchange(other.wait_, nullptr)) {}
+
+Work& Work::operator=(Work&& other) noexcept {
+  if (this != &other) {
+    Work finished(std::move(*this));  // waits for what it held
+    wait_ = std::exchange(other.wait_, nullptr);
+  }
+  return *this;
+}
+
+Work::~Work() {
+  try {
+    wait();
+  } catch (...) {  // a destructor cannot report; the communicator refuses its next call
+  }
+}
+
+void Work::wait() {
+  if (wait_) std::exchange(wait_, nullptr)();
+}
+
+// --- Worker: runs asynchronous calls of one communicator in order ------------------------------
+
+class Communicator::Worker {
+ public:
+  Worker() : thread_([this] { serve(); }) {}
+
+  ~Worker() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+  }
+
+  /// Returns a ticket for `wait`.
+  int64_t submit(std::function<void()> task) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    tasks_.push_back(std::move(task));
+    wake_.notify_one();
+    return ++submitted_;
+  }
+
+  void wait(int64_t ticket) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    done_.wait(lock, [&] { return finished_ >= ticket || (error_ && finished_ >= failed_at_); });
+    if (error_ && ticket >= failed_at_) std::rethrow_exception(error_);
+  }
+
+  void drain() { wait(submitted_); }
+
+ private:
+  void serve() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [&] { return stopping_ || !tasks_.empty(); });
+      if (tasks_.empty()) return;
+      const auto task = std::move(tasks_.front());
+      tasks_.pop_front();
+      if (!error_) {
+        lock.unlock();
+        std::exception_ptr error;
+        try {
+          task();
+        } catch (...) {
+          error = std::current_exception();
+        }
+        lock.lock();
+        if (error) {
+          error_ = error;
+          failed_at_ = finished_ + 1;
+        }
+      }
+      ++finished_;
+      done_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable done_;
+  std::deque<std::function<void()>> tasks_;
+  int64_t submitted_ = 0;
+  int64_t finished_ = 0;
+  int64_t failed_at_ = 0;
+  std::exception_ptr error_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+// --- Communicator -------------------------------------------------------------------------------
+
+Communicator::Communicator(int rank, int size) : rank_(rank), size_(size) {
+  if (size < 1) fail_comm("a communicator needs at least one rank, got ", size);
+  if (rank < 0 || rank >= size) fail_comm("rank ", rank, " is outside 0 … ", size - 1);
+}
+
+Communicator::~Communicator() = default;
+
+void Communicator::abort(const std::string&) noexcept {}
+
+void Communicator::all_reduce(FlatSpan span, ReduceOp op, Stream stream) {
+  perform({CollectiveOp::kAllReduce, span, op, 0, stream});
+}
+void Communicator::reduce_scatter(FlatSpan span, ReduceOp op, Stream stream) {
+  perform({CollectiveOp::kReduceScatter, span, op, 0, stream});
+}
+void Communicator::all_gather(FlatSpan span, Stream stream) {
+  perform({CollectiveOp::kAllGather, span, ReduceOp::kSum, 0, stream});
+}
+void Communicator::broadcast(FlatSpan span, int root, Stream stream) {
+  perform({CollectiveOp::kBroadcast, span, ReduceOp::kSum, root, stream});
+}
+void Communicator::barrier() {
+  perform({});
+}
+
+Work Communicator::all_reduce_async(FlatSpan span, ReduceOp op, Stream stream) {
+  return perform_async({CollectiveOp::kAllReduce, span, op, 0, stream});
+}
+Work Communicator::reduce_scatter_async(FlatSpan span, ReduceOp op, Stream stream) {
+  return perform_async({CollectiveOp::kReduceScatter, span, op, 0, stream});
+}
+Work Communicator::all_gather_async(FlatSpan span, Stream stream) {
+  return perform_async({CollectiveOp::kAllGather, span, ReduceOp::kSum, 0, stream});
+}
+
+void Communicator::check(const Call& call) const {
+  if (failed_) {
+    fail_comm("rank ", rank_, ": ", op_name(call.op), " after a failed collective: ", *failed_);
+  }
+  const bool split = call.op == CollectiveOp::kReduceScatter || call.op == CollectiveOp::kAllGather;
+  if (split && call.span.numel % size_ != 0) {
+    fail_shape(op_name(call.op), " needs a count that is a multiple of the ", size_, " ranks, got ",
+               call.span.numel);
+  }
+  if (call.span.numel < 0) fail_shape(op_name(call.op), ": negative count ", call.span.numel);
+  if (call.span.numel > 0 && call.span.data == nullptr) {
+    fail_shape(op_name(call.op), " of ", call.span.numel, " elements: the buffer is null");
+  }
+  if (call.reduce == ReduceOp::kMean && call.span.dtype == DType::kI64) {
+    fail_config(op_name(call.op), ": the mean of int64 values is not defined; use the sum");
+  }
+  if (call.root < 0 || call.root >= size_) {
+    fail_config("broadcast: root ", call.root, " is outside 0 … ", size_ - 1);
+  }
+}
+
+void Communicator::count(const Call& call) {
+  ++sequence_;
+  CommStats::PerOp& stats = stats_.ops[static_cast<size_t>(call.op)];
+  ++stats.calls;
+  const int64_t share = call.span.bytes() / size_ * (size_ - 1);
+  switch (call.op) {
+    case CollectiveOp::kAllReduce:
+      stats.bytes += 2 * call.span.bytes() * (size_ - 1) / size_;
+      break;
+    case CollectiveOp::kReduceScatter:
+    case CollectiveOp::kAllGather:
+      stats.bytes += share;
+      break;
+    case CollectiveOp::kBroadcast:
+      stats.bytes += size_ > 1 && rank_ == call.root ? call.span.bytes() : 0;
+      break;
+    case CollectiveOp::kBarrier:
+      break;
+  }
+}
+
+void Communicator::verify_fingerprint(const Call& call, int64_t sequence) {
+  const uint64_t mine =
+      fingerprint(sequence, call.op, call.span.dtype, call.reduce, call.span.numel);
+  std::vector<uint64_t> all(static_cast<size_t>(size_));
+  exchange_fingerprint(mine, all.data());
+  for (int other = 0; other < size_; ++other) {
+    if (all[static_cast<size_t>(other)] == mine) continue;
+    fail_comm("ranks disagree: rank ", rank_, " is at ", describe(mine), " (numel ",
+              call.span.numel, "), rank ", other, " at ",
+              describe(all[static_cast<size_t>(other)]));
+  }
+}
+
+void Communicator::guarded_run(const Call& call, int64_t sequence) {
+  try {
+    if (debug_checks_) verify_fingerprint(call, sequence);
+    run(call);
+  } catch (const std::exception& error) {
+    failed_ = std::make_unique<std::string>(error.what());
+    throw;
+  }
+}
+
+void Communicator::perform(const Call& call) {
+  if (worker_) worker_->drain();
+  check(call);
+  count(call);
+  if (size_ > 1) guarded_run(call, sequence_);
+}
+
+Work Communicator::perform_async(const Call& call) {
+  check(call);
+  count(call);
+  if (size_ == 1) return {};
+  return start(call, sequence_);
+}
+
+Work Communicator::start(const Call& call, int64_t sequence) {
+  if (!worker_) worker_ = std::make_unique<Worker>();
+  const int64_t ticket = worker_->submit([this, call, sequence] { guarded_run(call, sequence); });
+  return Work([worker = worker_.get(), ticket] { worker->wait(ticket); });
+}
+
+std::unique_ptr<Communicator> make_single_communicator() {
+  return std::make_unique<SingleCommunicator>();
+}
+
+}  // namespace zerosharp
