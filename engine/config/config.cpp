@@ -1,1 +1,305 @@
 #include "engine/config/config.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "engine/config/batch.h"
+#include "engine/config/key_values.h"
+#include "engine/config/resolved.h"
+#include "engine/schedule.h"
+#include "kernels/error.h"
+
+namespace zerosharp {
+namespace {
+
+DType dtype_named(const std::string& name) {
+  if (name == "bf16" || name == "bfloat16") return DType::kBF16;
+  if (name == "fp16" || name == "float16" || name == "half") return DType::kF16;
+  return DType::kF32;
+}
+
+void read_precision(const KeyValues& v, Config& config, Complaints& complaints) {
+  const bool bf16 = v.boolean("bf16.enabled", v.boolean("bfloat16.enabled", false));
+  const bool fp16 = v.boolean("fp16.enabled", false);
+  if (bf16 && fp16) {
+    complaints.add(v.where("fp16.enabled"), "fp16.enabled",
+                   "bf16.enabled is true as well; enable one of the two");
+  }
+  config.precision = bf16 ? DType::kBF16 : fp16 ? DType::kF16 : DType::kF32;
+  config.fp16.loss_scale = v.number("fp16.loss_scale", 0);
+  config.fp16.initial_scale_power = v.integer("fp16.initial_scale_power", 16);
+  config.fp16.loss_scale_window = v.integer("fp16.loss_scale_window", 1000);
+  config.fp16.hysteresis = v.integer("fp16.hysteresis", 2);
+  config.fp16.consecutive_hysteresis = v.boolean("fp16.consecutive_hysteresis", false);
+  config.fp16.min_loss_scale = v.number("fp16.min_loss_scale", 1);
+  if (v.has("data_types.grad_accum_dtype")) {
+    config.grad_accum_dtype = dtype_named(v.string("data_types.grad_accum_dtype", ""));
+  }
+  if (v.has("communication_data_type")) {
+    config.communication_dtype = dtype_named(v.string("communication_data_type", ""));
+  }
+}
+
+void read_zero(KeyValues& v, Config& config, Complaints& complaints) {
+  config.zero_stage = v.integer("zero_optimization.stage", 0);
+  if (config.zero_stage > 1) {
+    complaints.add(v.where("zero_optimization.stage"), "zero_optimization.stage",
+                   "stage " + std::to_string(config.zero_stage) +
+                       " is not available; use 0 (replicated) or 1 (sharded optimizer state)");
+  }
+  for (const std::string section : {"offload_optimizer", "offload_param"}) {
+    const std::string path = "zero_optimization." + section + ".device";
+    const std::string device = v.string(path, "none");
+    if (device == "nvme") {
+      complaints.add(v.where(path), path, "nvme offload is not available; use none");
+    } else if (device == "cpu") {
+      v.warn(v.where(path) + ": " + path + ": cpu is where a CPU run keeps everything; on a GPU " +
+             "offload is refused");
+    }
+    if (section == "offload_optimizer") config.offload_optimizer_device = device;
+  }
+}
+
+struct NamedOptimizer {
+  kernels::OptimizerKind kind;
+  std::vector<std::string> keys;  // of optimizer.params that mean something to it
+};
+
+NamedOptimizer optimizer_named(const std::string& type, bool adam_w_mode) {
+  using Kind = kernels::OptimizerKind;
+  const std::vector<std::string> adam = {"lr",           "betas",           "eps",
+                                         "weight_decay", "bias_correction", "adam_w_mode"};
+  if (type == "sgd") {
+    return {Kind::kSgd,
+            {"lr", "weight_decay", "momentum", "dampening", "nesterov", "decoupled_decay"}};
+  }
+  if (type == "lion" || type == "fusedlion") return {Kind::kLion, {"lr", "betas", "weight_decay"}};
+  if (type == "adagrad") return {Kind::kAdagrad, {"lr", "eps", "weight_decay", "lr_decay"}};
+  if (type == "adamw") return {Kind::kAdamW, adam};
+  return {adam_w_mode ? Kind::kAdamW : Kind::kAdam, adam};
+}
+
+void read_optimizer(KeyValues& v, Config& config, Complaints& complaints) {
+  const std::string p = "optimizer.params.";
+  const std::string type = v.string("optimizer.type", "adamw");
+  if (v.has_section("optimizer.params") && !v.has("optimizer.type")) {
+    complaints.add(config.source, "optimizer.type", "is missing; name the update rule");
+  }
+  const NamedOptimizer named = optimizer_named(type, v.boolean(p + "adam_w_mode", true));
+  OptimizerConfig& o = config.optimizer;
+  o.kind = named.kind;
+  for (const KeySpec& key : key_table()) {
+    const std::string path(key.path);
+    if (path.compare(0, p.size(), p) != 0 || !v.has(path)) continue;
+    const std::string name = path.substr(p.size());
+    if (std::find(named.keys.begin(), named.keys.end(), name) != named.keys.end()) continue;
+    complaints.add(v.where(path), path,
+                   "optimizer type " + type + " has no such parameter; remove it");
+  }
+  if (type == "adam" && !v.has(p + "adam_w_mode")) {
+    v.warn(config.source + ": optimizer.type Adam means decoupled weight decay (AdamW), as in " +
+           "DeepSpeed; set optimizer.params.adam_w_mode=false for L2");
+  }
+  o.lr = v.number(p + "lr", type == "adagrad" ? 0.01 : 1e-3);
+  if (v.has(p + "betas")) {
+    const auto betas = v.numbers(p + "betas");
+    if (betas.size() != 2 || betas[0] >= 1 || betas[1] >= 1) {
+      complaints.add(v.where(p + "betas"), p + "betas", "must be two numbers in [0, 1)");
+    } else {
+      o.beta1 = betas[0];
+      o.beta2 = betas[1];
+    }
+  }
+  o.eps = v.number(p + "eps", o.kind == kernels::OptimizerKind::kAdagrad ? 1e-10 : 1e-8);
+  o.weight_decay = v.number(p + "weight_decay", 0);
+  o.bias_correction = v.boolean(p + "bias_correction", true);
+  o.momentum = v.number(p + "momentum", 0);
+  o.dampening = v.number(p + "dampening", 0);
+  o.nesterov = v.boolean(p + "nesterov", false);
+  o.decoupled_decay = v.boolean(p + "decoupled_decay", false);
+  o.lr_decay = v.number(p + "lr_decay", 0);
+  if (o.nesterov && (o.momentum == 0 || o.dampening != 0)) {
+    complaints.add(v.where(p + "nesterov"), p + "nesterov", "needs momentum > 0 and dampening 0");
+  }
+}
+
+ScheduleKind schedule_named(const std::string& type) {
+  if (type == "linear" || type == "linear_decay_with_warmup") return ScheduleKind::kLinear;
+  if (type == "cosine" || type == "cosine_with_warmup") return ScheduleKind::kCosine;
+  if (type == "warmuplr") return ScheduleKind::kWarmupLR;
+  if (type == "warmupdecaylr") return ScheduleKind::kWarmupDecayLR;
+  if (type == "warmupcosinelr") return ScheduleKind::kWarmupCosineLR;
+  if (type == "onecycle") return ScheduleKind::kOneCycle;
+  return ScheduleKind::kConstant;
+}
+
+template <class T>
+std::optional<T> optional_of(bool set, T value) {
+  return set ? std::optional<T>(value) : std::nullopt;
+}
+
+void read_scheduler(const KeyValues& v, Config& config, Complaints& complaints) {
+  if (!v.has_section("scheduler")) return;
+  if (!v.has("scheduler.type")) {
+    complaints.add(config.source, "scheduler.type", "is missing; name the schedule");
+    return;
+  }
+  const std::string p = "scheduler.params.";
+  SchedulerConfig s;
+  s.kind = schedule_named(v.string("scheduler.type", ""));
+  s.warmup_steps = v.integer(p + "warmup_steps", 0);
+  s.total_steps = v.integer(p + "total_steps", 0);
+  s.alpha_f = v.number(p + "alpha_f", 0);
+  s.warmup_min_lr = v.number(p + "warmup_min_lr", 0);
+  s.warmup_max_lr = optional_of(v.has(p + "warmup_max_lr"), v.number(p + "warmup_max_lr", 0));
+  s.warmup_num_steps = v.integer(p + "warmup_num_steps", 1000);
+  s.warmup_log = v.string(p + "warmup_type", "log") == "log";
+  s.total_num_steps = v.integer(p + "total_num_steps", 0);
+  s.warmup_min_ratio = v.number(p + "warmup_min_ratio", 0);
+  s.cos_min_ratio = v.number(p + "cos_min_ratio", 1e-4);
+  s.cycle_min_lr = v.number(p + "cycle_min_lr", 0);
+  s.cycle_max_lr = v.number(p + "cycle_max_lr", 0);
+  s.decay_lr_rate = v.number(p + "decay_lr_rate", 0);
+  s.cycle_first_step_size = v.integer(p + "cycle_first_step_size", 2000);
+  s.cycle_second_step_size =
+      optional_of(v.has(p + "cycle_second_step_size"), v.integer(p + "cycle_second_step_size", 0));
+  s.cycle_first_stair_count = v.integer(p + "cycle_first_stair_count", 0);
+  s.cycle_second_stair_count = optional_of(v.has(p + "cycle_second_stair_count"),
+                                           v.integer(p + "cycle_second_stair_count", 0));
+  s.decay_step_size = v.integer(p + "decay_step_size", 0);
+  s.cycle_momentum = v.boolean(p + "cycle_momentum", true);
+  s.cycle_min_mom = v.number(p + "cycle_min_mom", 0.8);
+  s.cycle_max_mom = v.number(p + "cycle_max_mom", 0.9);
+  s.decay_mom_rate = v.number(p + "decay_mom_rate", 0);
+  if (s.kind == ScheduleKind::kOneCycle) {
+    for (const char* key : {"cycle_min_lr", "cycle_max_lr"}) {
+      if (!v.has(p + key)) complaints.add(config.source, p + key, "is required by OneCycle");
+    }
+  }
+  try {
+    config.scheduler = checked_schedule(s, config.train.steps);
+  } catch (const ConfigError& error) {
+    complaints.add(v.where("scheduler.type"), "", error.what());
+  }
+}
+
+void read_sam(const KeyValues& v, Config& config) {
+  SamConfig& s = config.sam;
+  s.enabled = v.boolean("sam.enabled", false);
+  s.rho = v.number("sam.rho", 0.05);
+  s.epsilon = v.number("sam.epsilon", 1e-12);
+  s.interval = v.integer("sam.interval", 1);
+  s.scope = v.string("sam.scope", "global") == "local" ? SamScope::kLocal : SamScope::kGlobal;
+  s.variant = v.string("sam.variant", "sam");
+  s.rounding = v.string("sam.rounding", "nearest") == "stochastic" ? kernels::Rounding::kStochastic
+                                                                   : kernels::Rounding::kNearest;
+  s.same_rng = v.boolean("sam.same_rng", true);
+  s.freeze_bn = v.boolean("sam.freeze_bn", true);
+}
+
+void read_model(const KeyValues& v, Config& config, Complaints& complaints) {
+  ModelConfig& m = config.model;
+  m.type = v.string("model.type", "gpt");
+  m.n_layer = v.integer("model.n_layer", 4);
+  m.n_head = v.integer("model.n_head", 4);
+  m.n_embd = v.integer("model.n_embd", 128);
+  m.block_size = v.integer("model.block_size", 128);
+  m.vocab_size = v.integer("model.vocab_size", 256);
+  m.dropout = v.number("model.dropout", 0);
+  m.bias = v.boolean("model.bias", true);
+  m.tied_head = v.boolean("model.tied_head", true);
+  if (v.has("model.hidden_sizes")) {
+    m.hidden_sizes.clear();
+    for (const double size : v.numbers("model.hidden_sizes")) {
+      m.hidden_sizes.push_back(static_cast<int64_t>(size));
+    }
+  }
+  m.width = v.integer("model.width", 16);
+  m.blocks_per_stage = v.integer("model.blocks_per_stage", 2);
+  if (m.n_embd % m.n_head != 0) {
+    complaints.add(v.where("model.n_embd"), "model.n_embd",
+                   std::to_string(m.n_embd) + " is not a multiple of model.n_head " +
+                       std::to_string(m.n_head));
+  }
+  const bool image = config.data.type == "fashion_mnist";
+  if (image == (m.type == "gpt")) {
+    complaints.add(v.where("data.type"), "data.type",
+                   config.data.type + " does not fit model.type " + m.type +
+                       "; gpt reads text, mlp and resnet read fashion_mnist");
+  }
+}
+
+void read_run(const KeyValues& v, Config& config) {
+  config.data.type = v.string("data.type", "text");
+  config.data.paths = v.strings("data.path");
+  config.data.test_path = v.string("data.test_path", "");
+  config.data.validation_fraction = v.number("data.validation_fraction", 0.05);
+  config.data.shuffle = v.boolean("data.shuffle", true);
+  TrainConfig& t = config.train;
+  t.steps = v.integer("train.steps", 0);
+  t.seed = v.integer("train.seed", 0);
+  t.eval_interval = v.integer("train.eval_interval", 0);
+  t.eval_batches = v.integer("train.eval_batches", 16);
+  t.device = v.string("train.device", "auto");
+  t.threads = v.integer("train.threads", 0);
+  t.log_interval = v.integer("train.log_interval", 1);
+  t.sample_length = v.integer("train.sample_length", 200);
+}
+
+void read_batch(const KeyValues& v, Config& config, Complaints& complaints, int world_size) {
+  BatchConfig given;
+  given.train_batch_size = v.integer("train_batch_size", 0);
+  given.micro_batch_size = v.integer("train_micro_batch_size_per_gpu", 0);
+  given.accumulation_steps = v.integer("gradient_accumulation_steps", 0);
+  for (const char* key :
+       {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}) {
+    if (v.has(key) && v.integer(key, 0) < 1) {
+      complaints.add(v.where(key), key,
+                     "must be greater than 0, got " + std::to_string(v.integer(key, 0)));
+      return;
+    }
+  }
+  if (!complaints.empty()) return;  // a wrong number elsewhere would only add noise
+  try {
+    config.batch = derive_batch(given, world_size);
+  } catch (const ConfigError& error) {
+    complaints.add(config.source, "", error.what());
+  }
+}
+
+}  // namespace
+
+Config parse_config(const std::string& text, const std::string& source,
+                    const std::vector<std::string>& overrides, int world_size) {
+  const JsonNode root = read_json(text, source);
+  Complaints complaints;
+  KeyValues values(root, source, overrides, complaints);
+  Config config;
+  config.source = source;
+  config.gradient_clipping = values.number("gradient_clipping", 1.0);
+  read_run(values, config);
+  read_precision(values, config, complaints);
+  read_zero(values, config, complaints);
+  read_optimizer(values, config, complaints);
+  read_scheduler(values, config, complaints);
+  read_sam(values, config);
+  read_model(values, config, complaints);
+  read_batch(values, config, complaints, world_size);
+  complaints.throw_if_any();
+  config.warnings = values.warnings();
+  config.resolved_json = resolved_json(config);
+  return config;
+}
+
+Config load_config(const std::string& path, const std::vector<std::string>& overrides,
+                   int world_size) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail_config(path, ": the configuration file cannot be opened; check the path");
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (file.bad()) fail_config(path, ": the configuration file cannot be read");
+  return parse_config(text.str(), path, overrides, world_size);
+}
+
+}  // namespace zerosharp

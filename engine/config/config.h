@@ -14,7 +14,8 @@
 namespace zerosharp {
 
 struct BatchConfig {
-  int64_t train_batch_size = 0;  ///< samples per optimizer step over all ranks = micro · accumulation · ranks
+  int64_t train_batch_size =
+      0;  ///< samples per optimizer step over all ranks = micro · accumulation · ranks
   int64_t micro_batch_size = 0;  ///< samples per rank and forward pass
   int64_t accumulation_steps = 1;
 };
@@ -126,8 +127,8 @@ struct DataConfig {
 struct TrainConfig {
   int64_t steps = 0;
   int64_t seed = 0;
-  int64_t eval_interval = 0;  ///< 0: only at the end
-  int64_t eval_batches = 16;  ///< micro-batches a rank per evaluation
+  int64_t eval_interval = 0;    ///< 0: only at the end
+  int64_t eval_batches = 16;    ///< micro-batches a rank per evaluation
   std::string device = "auto";  ///< auto | cpu | cuda
   int64_t threads = 0;          ///< CPU threads a rank; 0: cores / local ranks
   int64_t log_interval = 1;
@@ -142,6 +143,7 @@ struct Config {
   std::optional<DType> grad_accum_dtype;
   std::optional<DType> communication_dtype;
   int64_t zero_stage = 0;
+  std::string offload_optimizer_device = "none";  ///< none | cpu
   OptimizerConfig optimizer;
   std::optional<SchedulerConfig> scheduler;
   SamConfig sam;

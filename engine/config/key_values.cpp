@@ -1,0 +1,316 @@
+#include "engine/config/key_values.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <sstream>
+
+#include "kernels/error.h"
+
+namespace zerosharp {
+namespace {
+
+using Kind = JsonNode::Kind;
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  std::stringstream stream{std::string(text)};
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+bool is_number(const JsonNode& node) {
+  return node.kind == Kind::kInteger || node.kind == Kind::kNumber;
+}
+
+/// Turns 5e8 and 2.0 into integers; false for fractions and what 64 bits cannot hold.
+bool make_integer(JsonNode& node) {
+  if (node.kind == Kind::kInteger) return true;
+  if (node.kind != Kind::kNumber || node.number != std::floor(node.number)) return false;
+  if (std::fabs(node.number) >= 9.0e18) return false;
+  node.kind = Kind::kInteger;
+  node.integer = static_cast<int64_t>(node.number);
+  return true;
+}
+
+std::string range_text(const KeySpec& key) {
+  std::ostringstream text;
+  if (std::isfinite(key.most)) {
+    text << "between " << key.least << " and " << key.most;
+  } else {
+    text << "at least " << key.least;
+  }
+  return text.str();
+}
+
+/// Empty if `node` fits `key`; else what it should be.
+std::string mismatch(JsonNode& node, const KeySpec& key) {
+  const auto in_range = [&](double value) {
+    return value >= key.least && value <= key.most && std::isfinite(value);
+  };
+  switch (key.type) {
+    case KeyType::kBool:
+      return node.kind == Kind::kBool ? "" : "must be true or false";
+    case KeyType::kInteger:
+      if (!make_integer(node)) return "must be an integer";
+      return in_range(node.number) ? "" : "must be an integer of " + range_text(key);
+    case KeyType::kNumber:
+      if (!is_number(node)) return "must be a number";
+      return in_range(node.number) ? "" : "must be a number of " + range_text(key);
+    case KeyType::kString:
+      return node.kind == Kind::kString ? "" : "must be a string";
+    case KeyType::kChoice: {
+      if (node.kind != Kind::kString) return "must be one of " + std::string(key.choices);
+      for (const std::string& choice : split(key.choices, '|')) {
+        if (lower(choice) == lower(node.string)) return "";
+      }
+      return "must be one of " + std::string(key.choices);
+    }
+    case KeyType::kNumbers:
+    case KeyType::kIntegers:
+      if (node.kind != Kind::kArray) return "must be an array of numbers";
+      for (JsonNode& item : node.items) {
+        if (!is_number(item) || !in_range(item.number)) {
+          return "must be an array of numbers of " + range_text(key);
+        }
+        if (key.type == KeyType::kIntegers && !make_integer(item)) {
+          return "must be an array of integers";
+        }
+      }
+      return "";
+    case KeyType::kStrings:
+      if (node.kind == Kind::kString) return "";
+      if (node.kind != Kind::kArray || node.items.empty()) {
+        return "must be a string or an array of strings";
+      }
+      for (const JsonNode& item : node.items) {
+        if (item.kind != Kind::kString) return "must be a string or an array of strings";
+      }
+      return "";
+    case KeyType::kSection:
+    case KeyType::kAny:
+      return "";
+  }
+  return "";
+}
+
+/// {"enabled": false, …} asks for nothing.
+bool is_disabled_section(const JsonNode& node) {
+  if (node.kind != Kind::kObject) return false;
+  if (node.members.empty()) return true;
+  for (const auto& [name, value] : node.members) {
+    if (name == "enabled") return value.kind == Kind::kBool && !value.boolean;
+  }
+  return false;
+}
+
+bool is_neutral(const JsonNode& node, const KeySpec& key) {
+  if (node.kind == Kind::kNull || is_disabled_section(node)) return true;
+  if (to_text(node) == key.neutral) return true;
+  return is_number(node) && !key.neutral.empty() &&
+         std::to_string(static_cast<int64_t>(node.number)) == key.neutral;
+}
+
+}  // namespace
+
+void Complaints::add(const std::string& where, const std::string& path, const std::string& text) {
+  lines_.push_back(where + ": " + path + (path.empty() ? "" : ": ") + text);
+}
+
+void Complaints::throw_if_any() const {
+  if (lines_.empty()) return;
+  constexpr size_t kMost = 20;
+  std::string text;
+  for (size_t i = 0; i < std::min(kMost, lines_.size()); ++i) {
+    text += (i == 0 ? "" : "\n") + lines_[i];
+  }
+  if (lines_.size() > kMost) {
+    text += "\n… and " + std::to_string(lines_.size() - kMost) + " more";
+  }
+  throw ConfigError(text);
+}
+
+KeyValues::KeyValues(const JsonNode& root, const std::string& source,
+                     const std::vector<std::string>& overrides, Complaints& complaints)
+    : source_(source), complaints_(complaints) {
+  walk(root, "");
+  in_override_ = true;
+  for (const std::string& assignment : overrides) override_with(assignment);
+  in_override_ = false;
+  if (!unresolved_.empty()) {
+    std::string paths;
+    for (const std::string& path : unresolved_) {
+      if (values_.count(path) == 0) paths += (paths.empty() ? "" : ", ") + path;
+    }
+    if (!paths.empty()) {
+      complaints_.add(source_, paths,
+                      "\"auto\" is filled in by a trainer that knows the value; here it must be "
+                      "given: write it into the file or add KEY=VALUE to the command");
+    }
+  }
+  report_ignored();
+}
+
+void KeyValues::walk(const JsonNode& object, const std::string& prefix) {
+  for (const auto& [name, node] : object.members) {
+    visit(node, prefix.empty() ? name : prefix + "." + name);
+  }
+}
+
+void KeyValues::visit(const JsonNode& node, const std::string& path) {
+  const KeySpec* key = find_key(path);
+  if (key == nullptr) {
+    complaints_.add(place(node), path, "unknown key; " + suggest_key(path));
+    return;
+  }
+  visit_known(node, path, *key);
+}
+
+void KeyValues::visit_known(const JsonNode& node, const std::string& path, const KeySpec& key) {
+  if (key.type == KeyType::kSection) return visit_section(node, path);
+  if (key.effect == KeyEffect::kRefused) {
+    if (!is_neutral(node, key)) {
+      complaints_.add(place(node), path,
+                      std::string(key.meaning) + " (got " + to_text(node) + "); remove the key");
+    }
+    return;
+  }
+  if (node.kind == Kind::kNull) return;  // as if it were absent
+  if (node.kind == Kind::kString && node.string == "auto" && key.type != KeyType::kAny) {
+    if (key.effect == KeyEffect::kHonoured) unresolved_.push_back(path);
+    return;
+  }
+  take(node, path, key);
+}
+
+void KeyValues::visit_section(const JsonNode& node, const std::string& path) {
+  if (node.kind == Kind::kObject) return walk(node, path);
+  if (node.kind == Kind::kNull) return;
+  if (path == "zero_optimization" && node.kind == Kind::kBool) {
+    warnings_.push_back(place(node) + ": zero_optimization: " + to_text(node) +
+                        " is an old form; it is read as stage " + (node.boolean ? "1" : "0"));
+    JsonNode stage;
+    stage.kind = Kind::kInteger;
+    stage.integer = node.boolean ? 1 : 0;
+    stage.number = static_cast<double>(stage.integer);
+    values_[path + ".stage"] = {stage, place(node)};
+    return;
+  }
+  complaints_.add(place(node), path, "must be a section { … }, got " + to_text(node));
+}
+
+void KeyValues::take(JsonNode node, const std::string& path, const KeySpec& key) {
+  if (key.type == KeyType::kBool && node.kind == Kind::kString) {
+    const std::string word = lower(node.string);
+    if (word == "true" || word == "false") {
+      warnings_.push_back(place(node) + ": " + path + ": the string " + to_text(node) +
+                          " is read as " + word + "; write it without quotes");
+      node.kind = Kind::kBool;
+      node.boolean = word == "true";
+    }
+  }
+  const std::string wrong = mismatch(node, key);
+  if (!wrong.empty()) {
+    complaints_.add(place(node), path, wrong + ", got " + to_text(node));
+    return;
+  }
+  if (key.effect == KeyEffect::kNoEffect) {
+    if (path != "$schema") ignored_[key.meaning].push_back(path);
+    if (path == "zero_optimization.cpu_offload" && node.boolean) {
+      JsonNode device;
+      device.kind = Kind::kString;
+      device.string = "cpu";
+      values_["zero_optimization.offload_optimizer.device"] = {device, place(node)};
+    }
+    return;
+  }
+  if (key.type == KeyType::kChoice) node.string = lower(node.string);
+  std::string set_at = place(node);
+  values_[path] = {std::move(node), std::move(set_at)};
+}
+
+void KeyValues::override_with(const std::string& assignment) {
+  const size_t equals = assignment.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    complaints_.add("override", assignment, "an override has the form key.path=value");
+    return;
+  }
+  visit(read_json_value(assignment.substr(equals + 1)), assignment.substr(0, equals));
+}
+
+void KeyValues::report_ignored() {
+  for (auto& [reason, paths] : ignored_) {
+    std::string text;
+    std::sort(paths.begin(), paths.end());
+    paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
+    for (const std::string& path : paths) text += (text.empty() ? "" : ", ") + path;
+    warnings_.push_back(source_ + ": known to DeepSpeed, no effect here: " + text + " (" +
+                        std::string(reason) + ")");
+  }
+}
+
+std::string KeyValues::place(const JsonNode& node) const {
+  if (in_override_) return "override";
+  if (node.line == 0) return source_;
+  return source_ + ":" + std::to_string(node.line) + ":" + std::to_string(node.column);
+}
+
+bool KeyValues::has_section(const std::string& section) const {
+  const auto next = values_.lower_bound(section + ".");
+  return next != values_.end() && next->first.compare(0, section.size() + 1, section + ".") == 0;
+}
+
+const JsonNode* KeyValues::find(const std::string& path) const {
+  const auto found = values_.find(path);
+  return found == values_.end() ? nullptr : &found->second.node;
+}
+
+std::string KeyValues::where(const std::string& path) const {
+  const auto found = values_.find(path);
+  return found == values_.end() ? source_ : found->second.where;
+}
+
+bool KeyValues::boolean(const std::string& path, bool fallback) const {
+  const JsonNode* node = find(path);
+  return node == nullptr ? fallback : node->boolean;
+}
+
+int64_t KeyValues::integer(const std::string& path, int64_t fallback) const {
+  const JsonNode* node = find(path);
+  return node == nullptr ? fallback : node->integer;
+}
+
+double KeyValues::number(const std::string& path, double fallback) const {
+  const JsonNode* node = find(path);
+  return node == nullptr ? fallback : node->number;
+}
+
+std::string KeyValues::string(const std::string& path, const std::string& fallback) const {
+  const JsonNode* node = find(path);
+  return node == nullptr ? fallback : node->string;
+}
+
+std::vector<double> KeyValues::numbers(const std::string& path) const {
+  std::vector<double> values;
+  if (const JsonNode* node = find(path)) {
+    for (const JsonNode& item : node->items) values.push_back(item.number);
+  }
+  return values;
+}
+
+std::vector<std::string> KeyValues::strings(const std::string& path) const {
+  std::vector<std::string> values;
+  if (const JsonNode* node = find(path)) {
+    if (node->kind == Kind::kString) return {node->string};
+    for (const JsonNode& item : node->items) values.push_back(item.string);
+  }
+  return values;
+}
+
+}  // namespace zerosharp
