@@ -1,0 +1,16 @@
+// Initial values that depend on the seed and the parameter's name alone.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+namespace zerosharp {
+
+/// Fills fp32 `tensor` with N(0, `deviation`²) drawn for (`seed`, `name`).
+void fill_normal(const at::Tensor& tensor, double deviation, int64_t seed, const std::string& name);
+
+/// A new fp32 tensor filled so.
+at::Tensor normal_tensor(at::IntArrayRef sizes, double deviation, int64_t seed,
+                         const std::string& name);
+
+}  // namespace zerosharp

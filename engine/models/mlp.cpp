@@ -1,0 +1,35 @@
+#include "engine/models/mlp.h"
+
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "engine/models/init.h"
+
+namespace zerosharp {
+
+Mlp::Mlp(const ModelConfig& config, int64_t inputs, int64_t classes, int64_t seed) {
+  std::vector<int64_t> sizes = config.hidden_sizes;
+  sizes.insert(sizes.begin(), inputs);
+  sizes.push_back(classes);
+  auto layers = register_module("layers", std::make_shared<torch::nn::Module>());
+  for (size_t i = 0; i + 1 < sizes.size(); ++i) {
+    auto layer = layers->register_module(std::to_string(i), std::make_shared<torch::nn::Module>());
+    const std::string name = "layers." + std::to_string(i) + ".weight";
+    const double deviation = std::sqrt(2.0 / static_cast<double>(sizes[i]));
+    weights_.push_back(layer->register_parameter(
+        "weight", normal_tensor({sizes[i + 1], sizes[i]}, deviation, seed, name)));
+    biases_.push_back(layer->register_parameter("bias", at::zeros({sizes[i + 1]})));
+  }
+}
+
+at::Tensor Mlp::logits(const at::Tensor& inputs) {
+  at::Tensor x = inputs.flatten(1).to(weights_.front().scalar_type());
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    x = at::linear(x, weights_[i], biases_[i]);
+    if (i + 1 < weights_.size()) x = at::relu(x);
+  }
+  return x.to(at::kFloat);
+}
+
+}  // namespace zerosharp
