@@ -116,7 +116,7 @@ class Communicator {
 
  private:
   class Worker;
-  void check(const Call& call) const;
+  void validate(const Call& call) const;
   void count(const Call& call);
   void perform(const Call& call);
   Work perform_async(const Call& call);

@@ -81,7 +81,35 @@ void load_cuda_backend() {
   }
 }
 
+namespace {
+
+void check(cudaError_t status, const char* call) {
+  if (status != cudaSuccess) fail<CudaError>(call, ": ", cudaGetErrorString(status));
+}
+
+}  // namespace
+
+int num_cuda_devices() {
+  int count = 0;
+  check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  return count;
+}
+
+void set_cuda_device(int index) { check(cudaSetDevice(index), "cudaSetDevice"); }
+
+int64_t device_bytes_in_use(const at::Device& device) {
+  if (!device.is_cuda()) return 0;
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+  return static_cast<int64_t>(total_bytes - free_bytes);
+}
+
 #else
+
+int num_cuda_devices() { return 0; }
+void set_cuda_device(int) {}
+int64_t device_bytes_in_use(const at::Device&) { return 0; }
 
 Stream current_stream(const at::Device& device) {
   if (device.is_cuda()) {

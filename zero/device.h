@@ -31,4 +31,11 @@ void load_cuda_backend();
 /// True if a CUDA device and libtorch_cuda are usable; never throws.
 bool cuda_usable() noexcept;
 
+/// Visible CUDA devices; the device later allocations of this thread go to. Throw CudaError.
+int num_cuda_devices();
+void set_cuda_device(int index);
+
+/// Bytes of device memory in use by all programs on `device`; 0 for the CPU.
+int64_t device_bytes_in_use(const at::Device& device);
+
 }  // namespace zerosharp

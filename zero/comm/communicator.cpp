@@ -188,7 +188,7 @@ Work Communicator::all_gather_async(FlatSpan span, Stream stream) {
   return perform_async({CollectiveOp::kAllGather, span, ReduceOp::kSum, 0, stream});
 }
 
-void Communicator::check(const Call& call) const {
+void Communicator::validate(const Call& call) const {
   if (failed_) {
     fail_comm("rank ", rank_, ": ", op_name(call.op), " after a failed collective: ", *failed_);
   }
@@ -255,13 +255,13 @@ void Communicator::guarded_run(const Call& call, int64_t sequence) {
 
 void Communicator::perform(const Call& call) {
   if (worker_) worker_->drain();
-  check(call);
+  validate(call);
   count(call);
   if (size_ > 1) guarded_run(call, sequence_);
 }
 
 Work Communicator::perform_async(const Call& call) {
-  check(call);
+  validate(call);
   count(call);
   if (size_ == 1) return {};
   return start(call, sequence_);

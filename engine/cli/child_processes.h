@@ -1,0 +1,45 @@
+// Child processes with piped output, and the end of a whole family of them.
+#pragma once
+#include <sys/types.h>
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace zerosharp {
+
+/// How a process ended.
+struct ExitStatus {
+  int code = 0;    ///< exit code, or 128 + signal
+  int signal = 0;  ///< 0 if it exited by itself
+};
+
+/// One running child.
+struct Child {
+  pid_t pid = -1;
+  int out = -1;  ///< read end of its stdout, -1 once closed
+  int err = -1;
+  std::string partial_out, partial_err;  ///< an unfinished line
+  bool running = true;
+  ExitStatus status;
+};
+
+/// Starts `command` with `environment` entries ("NAME=value") added. The child is told to end
+/// (`death_signal`) should this process die. Throws UsageError if the program cannot be started.
+Child start_child(const std::vector<std::string>& command,
+                  const std::vector<std::string>& environment, int death_signal);
+
+/// Called with a complete line, without its end.
+using LineSink = std::function<void(size_t child, bool is_error, const std::string& line)>;
+
+/// Reads what the children printed for up to `wait`, and reaps those that ended.
+void pump(std::vector<Child>& children, std::chrono::milliseconds wait, const LineSink& sink);
+
+/// Makes orphaned grandchildren children of this process, so that none can be lost.
+void adopt_orphans();
+/// Sends `signal` to every descendant of this process. Returns how many there were.
+int signal_descendants(int signal);
+
+}  // namespace zerosharp
