@@ -39,7 +39,7 @@ Trainer::Trainer(Engine& engine, TrainableModel& model, BatchSource& data,
       comm_(communicator),
       metrics_(std::move(metrics)),
       progress_(engine.config().train.steps, engine.config().train.log_interval,
-                isatty(STDOUT_FILENO) != 0) {}
+                communicator.size() == 1 && isatty(STDOUT_FILENO) != 0) {}
 
 void Trainer::run() {
   const TrainConfig& train = engine_.config().train;

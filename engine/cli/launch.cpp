@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
+#include <string_view>
 
 #include "engine/cli/child_processes.h"
 #include "engine/cli/signals.h"
@@ -55,6 +57,7 @@ int free_port() {
 class Output {
  public:
   void print(int rank, bool is_error, const std::string& line) {
+    if (is_error && is_repeated_error(line)) return;
     std::FILE* stream = is_error ? stderr : stdout;
     if (rank > 0) std::fprintf(stream, "[r%d] ", rank);
     std::fprintf(stream, "%s\n", line.c_str());
@@ -63,12 +66,13 @@ class Output {
     auto& lines = errors_[rank];
     lines.push_back(line);
     if (lines.size() > 5) lines.pop_front();
+    last_error_rank_ = rank;
   }
 
   /// The failing rank's last words, then what became of it.
   void report(int rank, ExitStatus status) const {
     const auto found = errors_.find(rank);
-    if (found != errors_.end()) {
+    if (found != errors_.end() && last_error_rank_ != rank) {
       std::fprintf(stderr, "zerosharp launch: last lines of rank %d:\n", rank);
       for (const auto& line : found->second) std::fprintf(stderr, "  %s\n", line.c_str());
     }
@@ -82,7 +86,16 @@ class Output {
   }
 
  private:
+  /// Ranks often fail of one cause: the same message but for its "[rank N]" is shown once.
+  bool is_repeated_error(const std::string& line) {
+    constexpr std::string_view kStart = "zerosharp: error: [rank ";
+    if (line.rfind(kStart, 0) != 0) return false;
+    return !messages_.insert(line.substr(line.find(']', kStart.size()) + 1)).second;
+  }
+
   std::map<int, std::deque<std::string>> errors_;
+  std::set<std::string> messages_;
+  int last_error_rank_ = -1;
 };
 
 /// Ends every descendant: SIGTERM, the grace time, SIGKILL.

@@ -2,42 +2,13 @@
 // unused and frozen parameters, precision and clipping, gradient accumulation, SAM basics.
 #include <gtest/gtest.h>
 
-#include "engine/engine.h"
 #include "kernels/error.h"
-#include "tests/support/toy_modules.h"
-#include "zero/comm/thread_communicator.h"
+#include "tests/support/run_ranks.h"
 
 namespace zerosharp {
 namespace {
 
 using namespace zerosharp::testing;
-
-/// Trains on `world` ranks and returns rank 0's module after checking that all ranks end equal.
-template <class M>
-std::shared_ptr<M> train(int world, const Config& config,
-                         const std::function<std::shared_ptr<M>()>& make,
-                         const std::function<void(Engine&, M&, int rank)>& body) {
-  std::vector<std::shared_ptr<M>> modules(static_cast<size_t>(world));
-  run_thread_ranks(world, [&](Communicator& comm) {
-    auto module = make();
-    modules[static_cast<size_t>(comm.rank())] = module;
-    Engine engine(module, config, comm);
-    body(engine, *module, comm.rank());
-  });
-  for (const auto& other : modules) {
-    const auto a = modules[0]->parameters();
-    const auto b = other->parameters();
-    for (size_t i = 0; i < a.size(); ++i) {
-      EXPECT_TRUE(same_bits(a[i], b[i])) << "ranks differ in parameter " << i;
-    }
-  }
-  return modules[0];
-}
-
-template <class M, class... Args>
-std::function<std::shared_ptr<M>()> make(Args... args) {
-  return [=] { return std::make_shared<M>(args...); };
-}
 
 class EveryStage : public ::testing::TestWithParam<int64_t> {};
 INSTANTIATE_TEST_SUITE_P(Stages, EveryStage, ::testing::Values(0, 1),

@@ -37,10 +37,12 @@ struct QuadraticModule : torch::nn::Module {
 /// MLP23: Linear(4,3), ReLU, Linear(3,2) on 8 fixed rows X[i,j] = sin(4i+j), Y[i,k] = cos(2i+k).
 struct Mlp23 : torch::nn::Module {
   explicit Mlp23(int64_t seed = 0) {
-    w0 = register_parameter("0.weight", draw({3, 4}, seed, 1));
-    b0 = register_parameter("0.bias", draw({3}, seed, 2));
-    w2 = register_parameter("2.weight", draw({2, 3}, seed, 3));
-    b2 = register_parameter("2.bias", draw({2}, seed, 4));
+    auto first = register_module("0", std::make_shared<torch::nn::Module>());
+    auto second = register_module("2", std::make_shared<torch::nn::Module>());
+    w0 = first->register_parameter("weight", draw({3, 4}, seed, 1));
+    b0 = first->register_parameter("bias", draw({3}, seed, 2));
+    w2 = second->register_parameter("weight", draw({2, 3}, seed, 3));
+    b2 = second->register_parameter("bias", draw({2}, seed, 4));
   }
   at::Tensor forward(const at::Tensor& x) const {
     return at::linear(at::relu(at::linear(x, w0, b0)), w2, b2);
