@@ -10,18 +10,20 @@
 namespace zerosharp {
 
 struct Batch {
-  at::Tensor inputs;   ///< text: int64 [batch, time]; images: fp32 [batch, 1, rows, columns] in [0, 1]
+  at::Tensor
+      inputs;  ///< text: int64 [batch, time]; images: fp32 [batch, 1, rows, columns] in [0, 1]
   at::Tensor targets;  ///< text: int64 [batch, time]; images: int64 [batch]
 };
 
-/// Samples of a rank by step and micro-batch. Stateless: asking twice for the same micro-batch gives
-/// the same tensors, which is what SAM's second pass needs.
+/// Samples of a rank by step and micro-batch. Stateless: asking twice for the same micro-batch
+/// gives the same tensors, which is what SAM's second pass needs.
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
   /// Micro-batch `micro` of `step` (0-based), on `device`.
   virtual Batch train_batch(int64_t step, int64_t micro) = 0;
-  /// Evaluation batch `index` of this rank; ranks take turns, samples wrap around.
+  /// Evaluation batch `index` of this rank; ranks take turns, samples wrap around. Throws
+  /// ConfigError if num_eval_samples() is 0.
   virtual Batch eval_batch(int64_t index) = 0;
   virtual int64_t num_train_samples() const = 0;
   virtual int64_t num_eval_samples() const = 0;

@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint32_t kImagesMagic = 0x803;
 constexpr uint32_t kLabelsMagic = 0x801;
+constexpr int64_t kSide = 28;                     // pixels
 constexpr int64_t kMostBytes = int64_t{1} << 31;  // Fashion-MNIST has 47 MB
 
 /// The file's bytes; zlib reads plain files too.
@@ -36,7 +37,8 @@ std::vector<uint8_t> read_all(const std::string& path) {
 std::string find_file(const std::string& folder, const std::string& name) {
   for (const char* ending : {"", ".gz"}) {
     const auto path = std::filesystem::path(folder) / (name + ending);
-    if (std::filesystem::is_regular_file(path)) return path.string();
+    std::error_code error;
+    if (std::filesystem::is_regular_file(path, error)) return path.string();
   }
   fail_config("data.path: ", folder, " holds no ", name, " (plain or .gz); scripts/prepare-corpus ",
               "--fashion-mnist brings it");
@@ -88,6 +90,10 @@ LabelledImages read_fashion_mnist(const std::string& folder, bool train) {
   if (label_count != dimensions[0]) {
     fail_config("data.path: ", images_path, " has ", dimensions[0], " images but ", labels_path,
                 " has ", label_count, " labels");
+  }
+  if (dimensions[1] != kSide || dimensions[2] != kSide) {
+    fail_config("data.path: ", images_path, " has images of ", dimensions[1], " x ", dimensions[2],
+                " pixels instead of ", kSide, " x ", kSide);
   }
   LabelledImages result{dimensions[0], dimensions[1], dimensions[2], {}, {}};
   result.pixels.assign(images.begin() + 16, images.end());

@@ -1,6 +1,7 @@
 #include "engine/data/sampler.h"
 
 #include <numeric>
+#include <utility>
 
 #include "kernels/error.h"
 
@@ -38,9 +39,17 @@ Sampler::Sampler(int64_t num_samples, int64_t global_batch, int rank, int world,
       rank_(rank),
       world_(world),
       micro_batch_(micro_batch),
-      accumulation_(accumulation),
       seed_(seed),
       shuffle_(shuffle) {
+  if (micro_batch < 1 || accumulation < 1 || world < 1 ||
+      micro_batch * accumulation * world != global_batch) {
+    fail_config("train_batch_size ", global_batch, " is not train_micro_batch_size_per_gpu ",
+                micro_batch, " * gradient_accumulation_steps ", accumulation, " * ", world,
+                " ranks");
+  }
+  if (rank < 0 || rank >= world) {
+    fail_config("rank ", rank, " is outside [0, ", world, "), the ranks of the run");
+  }
   if (num_samples < world) {
     fail_config("the data set has ", num_samples, " samples for ", world,
                 " ranks; use fewer ranks or more data (data.path)");
@@ -53,8 +62,7 @@ Sampler::Sampler(int64_t num_samples, int64_t global_batch, int rank, int world,
 
 std::vector<int64_t> Sampler::indices(int64_t step, int64_t micro) {
   // Micro-batches are consecutive runs of the global batch, interleaved over ranks.
-  const int64_t first =
-      step * global_batch_ + (micro * world_ + rank_) * micro_batch_;
+  const int64_t first = step * global_batch_ + (micro * world_ + rank_) * micro_batch_;
   std::vector<int64_t> samples(static_cast<size_t>(micro_batch_));
   for (int64_t i = 0; i < micro_batch_; ++i) {
     samples[static_cast<size_t>(i)] = sample_at(first + i);

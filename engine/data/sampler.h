@@ -11,11 +11,14 @@ namespace zerosharp {
 /// over all ranks each epoch is covered exactly once.
 class Sampler {
  public:
-  /// Throws ConfigError if there are fewer samples than ranks or than one global batch.
+  /// Throws ConfigError if `global_batch` is not micro_batch · accumulation · world, if `rank` is
+  /// outside [0, world), or if there are fewer samples than ranks or than one global batch.
   Sampler(int64_t num_samples, int64_t global_batch, int rank, int world, int64_t micro_batch,
           int64_t accumulation, uint64_t seed, bool shuffle);
 
-  /// Sample indices of micro-batch `micro` of `step` (0-based) on this rank.
+  /// Sample indices of micro-batch `micro` (below accumulation) of `step`, both 0-based, on this
+  /// rank. Steps may be asked for in any order; a new epoch costs one shuffle of num_samples
+  /// indices.
   std::vector<int64_t> indices(int64_t step, int64_t micro);
 
   int64_t num_samples() const noexcept { return num_samples_; }
@@ -31,7 +34,6 @@ class Sampler {
   int rank_;
   int world_;
   int64_t micro_batch_;
-  int64_t accumulation_;
   uint64_t seed_;
   bool shuffle_;
   int64_t epoch_ = -1;

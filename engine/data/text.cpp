@@ -1,29 +1,33 @@
 #include "engine/data/text.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <limits>
 
 #include "kernels/error.h"
 
 namespace zerosharp {
 namespace {
 
-std::string read_file(const std::string& path) {
+/// All bytes of the file that configuration key `key` names.
+std::string read_file(const std::string& path, const char* key) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) {
-    fail_config("data.path: the text file ", path, " does not exist; check data.path");
+    fail_config(key, ": the text file ", path, " does not exist; check ", key);
   }
   if (std::filesystem::is_directory(status)) {
-    fail_config("data.path: ", path, " is a folder; name a text file (or a list of them)");
+    fail_config(key, ": ", path, " is a folder; name a text file (or a list of them)");
   }
   std::ifstream file(path, std::ios::binary);
-  if (!file) fail_config("data.path: the text file ", path, " cannot be opened for reading");
+  if (!file) fail_config(key, ": the text file ", path, " cannot be opened for reading");
   std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad()) fail_config("data.path: reading ", path, " failed");
-  if (text.empty()) fail_config("data.path: the text file ", path, " is empty");
+  if (file.bad()) fail_config(key, ": reading ", path, " failed");
+  if (text.empty()) fail_config(key, ": the text file ", path, " is empty");
   return text;
 }
 
@@ -35,9 +39,9 @@ TextDataset::TextDataset(const DataConfig& config, int64_t block_size) : block_s
   }
   const bool separate = !config.test_path.empty();
   for (const std::string& path : config.paths) {
-    add_file(path, separate ? 0.0 : config.validation_fraction);
+    add_file(path, "data.path", separate ? 0.0 : config.validation_fraction);
   }
-  if (separate) add_file(config.test_path, 1.0);
+  if (separate) add_file(config.test_path, "data.test_path", 1.0);
   for (const Range& range : train_ranges_) add_windows(range, train_starts_);
   for (const Range& range : eval_ranges_) add_windows(range, eval_starts_);
   const bool wants_eval = separate || config.validation_fraction > 0;
@@ -49,12 +53,12 @@ TextDataset::TextDataset(const DataConfig& config, int64_t block_size) : block_s
   }
 }
 
-void TextDataset::add_file(const std::string& path, double eval_fraction) {
-  const std::string text = read_file(path);
+void TextDataset::add_file(const std::string& path, const char* key, double eval_fraction) {
+  const std::string text = read_file(path, key);
   const auto size = static_cast<int64_t>(text.size());
   if (size < block_size_ + 1) {
-    fail_config("data.path: ", path, " has ", size, " bytes but model.block_size ", block_size_,
-                " needs at least ", block_size_ + 1);
+    fail_config(key, ": ", path, " has ", size, " bytes but model.block_size ", block_size_,
+                " needs at least ", block_size_ + 1, "; use more text or a smaller block");
   }
   const auto kept = static_cast<int64_t>(static_cast<double>(size) * eval_fraction);
   const auto begin = static_cast<int64_t>(bytes_.size());
@@ -88,6 +92,7 @@ void TextDataset::copy_window(int64_t start, int64_t* inputs, int64_t* targets) 
 }
 
 double TextDataset::unigram_loss() const {
+  if (num_eval_bytes_ == 0) return std::numeric_limits<double>::quiet_NaN();
   std::array<double, 256> counts;
   counts.fill(1.0);
   double total = 256.0;
@@ -103,7 +108,7 @@ double TextDataset::unigram_loss() const {
       nats -= std::log(counts[static_cast<unsigned char>(bytes_[static_cast<size_t>(i)])] / total);
     }
   }
-  return num_eval_bytes_ > 0 ? nats / static_cast<double>(num_eval_bytes_) : 0.0;
+  return nats / static_cast<double>(num_eval_bytes_);
 }
 
 std::string TextDataset::eval_text(int64_t bytes) const {

@@ -12,8 +12,8 @@ namespace zerosharp {
 /// bytes and the byte after each; windows do not overlap and do not cross a split.
 class TextDataset {
  public:
-  /// Throws ConfigError naming the file, its size and the key: missing, empty, a folder, or too short
-  /// for one window of training and (unless nothing is kept) of evaluation.
+  /// Throws ConfigError naming the file, its size and the key: missing, empty, a folder, or too
+  /// short for one window of training and (unless nothing is kept) of evaluation.
   TextDataset(const DataConfig& config, int64_t block_size);
 
   int64_t num_train_windows() const noexcept { return static_cast<int64_t>(train_starts_.size()); }
@@ -21,14 +21,17 @@ class TextDataset {
   int64_t num_train_bytes() const noexcept { return num_train_bytes_; }
   int64_t num_eval_bytes() const noexcept { return num_eval_bytes_; }
 
-  /// Writes block_size inputs and block_size targets (the byte after each input).
+  /// Writes block_size inputs and block_size targets (the byte after each input). Throws
+  /// std::out_of_range for an index that is no window.
   void train_window(int64_t index, int64_t* inputs, int64_t* targets) const;
   void eval_window(int64_t index, int64_t* inputs, int64_t* targets) const;
 
-  /// Cross entropy in nats a byte of the evaluation bytes under the training bytes' frequencies (add
-  /// one to each of the 256 counts): what a model learns that looks at no context.
+  /// Cross entropy in nats a byte of the evaluation bytes under the training bytes' frequencies
+  /// (add one to each of the 256 counts): what a model learns that looks at no context. NaN if
+  /// nothing is kept for evaluation.
   double unigram_loss() const;
-  /// The first bytes of the evaluation part, for a prompt.
+  /// Up to `bytes` first bytes of the evaluation part, for a prompt; of the training part if
+  /// nothing is kept for evaluation.
   std::string eval_text(int64_t bytes) const;
 
  private:
@@ -36,7 +39,7 @@ class TextDataset {
     int64_t begin, end;
   };
 
-  void add_file(const std::string& path, double eval_fraction);
+  void add_file(const std::string& path, const char* key, double eval_fraction);
   void add_windows(Range range, std::vector<int64_t>& starts) const;
   void copy_window(int64_t start, int64_t* inputs, int64_t* targets) const;
 

@@ -1,9 +1,18 @@
 // Bodies of the CPU loops: plain loops over element functions that the compiler vectorizes for the
-// instruction set of the including file. ZS_PASSES and ZS_PASSES_NAME name the table.
+// instruction set of the including file. ZS_PASSES and ZS_PASSES_NAME name the table,
+// ZS_LANES is the number of fp32 values in a register.
 #include <cmath>
 
 #include "kernels/cpu/passes.h"
 #include "kernels/element.h"
+
+// The arrays of one call do not overlap, and these loops are worth vectorizing whatever the
+// compiler's cost model thinks of their divisions.
+#if defined(__clang__)
+#define ZS_VECTORIZE _Pragma("clang loop vectorize(assume_safety) vectorize_width(ZS_LANES)")
+#else
+#define ZS_VECTORIZE _Pragma("GCC ivdep")
+#endif
 
 namespace zerosharp::kernels::cpu {
 namespace {
@@ -32,7 +41,7 @@ void optimizer_loop(const OptimizerShard& shard, const UpdateNumbers& n, float g
   float* __restrict state1 = shard.state1;
   W* __restrict weight = static_cast<W*>(shard.weight);
   const UpdateNumbers numbers = n;
-#pragma GCC ivdep
+  ZS_VECTORIZE
   for (int64_t i = begin; i < end; ++i) {
     ElementState e{master[i], 0, 0};
     if constexpr (kOneState) e.state0 = state0[i];
@@ -73,69 +82,117 @@ void optimizer(const OptimizerShard& shard, OptimizerKind kind, const UpdateNumb
 }
 
 constexpr int kLanes = 16;  // independent partial sums, so that the order is fixed and vectorizable
+constexpr int64_t kTile = 512;  // elements handled at a time; stays in the first cache
 
-double add_lanes(const double (&lanes)[kLanes]) {
-  double sum = 0;
-  for (const double lane : lanes) sum += lane;
-  return sum;
+/// Partial sums of squares of a stream of fp32 values in a fixed order.
+struct SquareSum {
+  double lanes[kLanes] = {};
+
+  /// `count` values; only the last tile of a run may be no multiple of kLanes.
+  void add(const float* __restrict values, int64_t count) {
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+      ZS_VECTORIZE
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const double value = values[i + lane];
+        lanes[lane] += value * value;
+      }
+    }
+    for (int lane = 0; i + lane < count; ++lane) {
+      const double value = values[i + lane];
+      lanes[lane] += value * value;
+    }
+  }
+  double total() const {
+    double sum = 0;
+    for (const double lane : lanes) sum += lane;
+    return sum;
+  }
+};
+
+template <class T>
+BlockSums sum_squares_of(const T* __restrict x, int64_t begin, int64_t end) {
+  SquareSum squares;
+  int64_t bad = 0;
+  float tile[kTile];
+  for (int64_t at = begin; at < end; at += kTile) {
+    const int64_t count = end - at < kTile ? end - at : kTile;
+    int32_t bad_here = 0;
+    ZS_VECTORIZE
+    for (int64_t i = 0; i < count; ++i) {
+      tile[i] = to_float(x[at + i]);
+      bad_here += (bits_of(tile[i]) & 0x7f800000u) == 0x7f800000u ? 1 : 0;
+    }
+    bad += bad_here;
+    squares.add(tile, count);
+  }
+  return {squares.total(), static_cast<double>(bad), 0};
 }
 
 BlockSums sum_squares(const void* x, DType dtype, int64_t begin, int64_t end) {
   BlockSums sums;
-  with_type(dtype, [&]<class T>(T*) {
-    const T* __restrict values = static_cast<const T*>(x);
-    double squares[kLanes] = {};
-    int32_t bad[kLanes] = {};
-    const auto add = [&](int lane, int64_t i) __attribute__((always_inline)) {
-      const float value = to_float(values[i]);
-      squares[lane] += double{value} * double{value};
-      bad[lane] += (bits_of(value) & 0x7f800000u) == 0x7f800000u ? 1 : 0;
-    };
-    int64_t i = begin;
-    for (; i + kLanes <= end; i += kLanes) {
-      for (int lane = 0; lane < kLanes; ++lane) add(lane, i + lane);
-    }
-    for (int lane = 0; i + lane < end; ++lane) add(lane, i + lane);
-    sums.first = add_lanes(squares);
-    for (const int32_t count : bad) sums.second += count;
-  });
+  with_type(dtype,
+            [&]<class T>(T*) { sums = sum_squares_of(static_cast<const T*>(x), begin, end); });
   return sums;
 }
 
-template <class G, class W, bool kStochastic>
-BlockSums perturb_loop(const PerturbShard& shard, const PerturbStep& step, float scale,
-                       int64_t begin, int64_t end) {
-  const G* __restrict grad = static_cast<const G*>(shard.grad);
-  W* __restrict weight = static_cast<W*>(shard.weight);
-  const float* master = shard.master;
-  double lanes[3][kLanes] = {};
-  const auto one = [&](int lane, int64_t i) __attribute__((always_inline)) {
-    const float base = master != nullptr ? master[i] : to_float(weight[i]);
-    float e = scale * to_float(grad[i]);
-    if (step.adaptive) {
-      const float t = std::fabs(base) + step.eta;
-      e = e * (t * t);
+/// One tile of a perturbation: writes the weights, and what moved and by how much for the sums.
+template <class G, class W, bool kStochastic, bool kAdaptive>
+int32_t perturb_tile(const G* __restrict grad, const float* __restrict base, W* __restrict weight,
+                     const PerturbStep& step, float scale, int64_t first_element, int64_t count,
+                     float* __restrict shift, float* __restrict e) {
+  int32_t moved = 0;
+  const uint64_t seed = step.seed;
+  const uint64_t counter = step.step;
+  const float eta = step.eta;
+  ZS_VECTORIZE
+  for (int64_t i = 0; i < count; ++i) {
+    float ei = scale * to_float(grad[i]);
+    if constexpr (kAdaptive) {
+      const float t = std::fabs(base[i]) + eta;
+      ei = ei * (t * t);
     }
-    const float value = base + e;
-    W rounded = from_float<W>(value);
+    const float value = base[i] + ei;
+    W rounded;
     if constexpr (kStochastic) {
-      const auto element = static_cast<uint64_t>(shard.first_element + i);
-      rounded = stochastic_from_float<W>(value, philox_word(step.seed, step.step, element));
+      const auto element = static_cast<uint64_t>(first_element + i);
+      rounded = stochastic_from_float<W>(value, philox_word(seed, counter, element));
+    } else {
+      rounded = from_float<W>(value);
     }
-    const float before = to_float(from_float<W>(base));
+    const float before = to_float(from_float<W>(base[i]));
     const float after = to_float(rounded);
-    const double shift = double{after} - double{before};
-    lanes[0][lane] += after != before ? 1.0 : 0.0;
-    lanes[1][lane] += shift * shift;
-    lanes[2][lane] += double{e} * double{e};
+    e[i] = ei;
+    shift[i] = after - before;  // exact: neighbours of one format, or rounded once in fp32
+    moved += after != before ? 1 : 0;
     weight[i] = rounded;
-  };
-  int64_t i = begin;
-  for (; i + kLanes <= end; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) one(lane, i + lane);
   }
-  for (int lane = 0; i + lane < end; ++lane) one(lane, i + lane);
-  return {add_lanes(lanes[0]), add_lanes(lanes[1]), add_lanes(lanes[2])};
+  return moved;
+}
+
+template <class G, class W, bool kStochastic>
+BlockSums perturb_of(const PerturbShard& shard, const PerturbStep& step, float scale, int64_t begin,
+                     int64_t end) {
+  const G* grad = static_cast<const G*>(shard.grad);
+  W* weight = static_cast<W*>(shard.weight);
+  SquareSum shifts;
+  SquareSum squares;
+  int64_t moved = 0;
+  float base[kTile], shift[kTile], e[kTile];
+  for (int64_t at = begin; at < end; at += kTile) {
+    const int64_t count = end - at < kTile ? end - at : kTile;
+    for (int64_t i = 0; i < count; ++i) {
+      base[i] = shard.master != nullptr ? shard.master[at + i] : to_float(weight[at + i]);
+    }
+    const int64_t first = shard.first_element + at;
+    moved += step.adaptive ? perturb_tile<G, W, kStochastic, true>(
+                                 grad + at, base, weight + at, step, scale, first, count, shift, e)
+                           : perturb_tile<G, W, kStochastic, false>(
+                                 grad + at, base, weight + at, step, scale, first, count, shift, e);
+    shifts.add(shift, count);
+    squares.add(e, count);
+  }
+  return {static_cast<double>(moved), shifts.total(), squares.total()};
 }
 
 BlockSums perturb(const PerturbShard& shard, const PerturbStep& step, float scale, int64_t begin,
@@ -144,8 +201,8 @@ BlockSums perturb(const PerturbShard& shard, const PerturbStep& step, float scal
   const bool stochastic = step.rounding == Rounding::kStochastic;
   with_type(shard.grad_dtype, [&]<class G>(G*) {
     with_type(shard.weight_dtype, [&]<class W>(W*) {
-      sums = stochastic ? perturb_loop<G, W, true>(shard, step, scale, begin, end)
-                        : perturb_loop<G, W, false>(shard, step, scale, begin, end);
+      sums = stochastic ? perturb_of<G, W, true>(shard, step, scale, begin, end)
+                        : perturb_of<G, W, false>(shard, step, scale, begin, end);
     });
   });
   return sums;
@@ -157,6 +214,7 @@ void cast(const void* src, DType src_dtype, void* dst, DType dst_dtype, int64_t 
     with_type(dst_dtype, [&]<class D>(D*) {
       const S* __restrict from = static_cast<const S*>(src);
       D* __restrict to = static_cast<D*>(dst);
+      ZS_VECTORIZE
       for (int64_t i = begin; i < end; ++i) to[i] = from_float<D>(to_float(from[i]));
     });
   });
@@ -168,6 +226,7 @@ void scaled_add(void* dst, DType dst_dtype, const void* src, DType src_dtype, fl
     with_type(dst_dtype, [&]<class D>(D*) {
       const S* __restrict from = static_cast<const S*>(src);
       D* __restrict to = static_cast<D*>(dst);
+      ZS_VECTORIZE
       for (int64_t i = begin; i < end; ++i) {
         to[i] = from_float<D>(to_float(to[i]) + scale * to_float(from[i]));
       }
@@ -175,15 +234,13 @@ void scaled_add(void* dst, DType dst_dtype, const void* src, DType src_dtype, fl
   });
 }
 
-constexpr int64_t kReduceTile = 512;  // elements summed at a time; stays in the first cache
-
 /// T: element type, A: type it is reduced in.
 template <class T, class A, class Load, class Store>
 void reduce_tiles(const void* const* sources, int num_sources, ReduceOp op, void* dst,
                   int64_t begin, int64_t end, Load load, Store store) {
-  A tile[kReduceTile];
-  for (int64_t at = begin; at < end; at += kReduceTile) {
-    const int64_t count = end - at < kReduceTile ? end - at : kReduceTile;
+  A tile[kTile];
+  for (int64_t at = begin; at < end; at += kTile) {
+    const int64_t count = end - at < kTile ? end - at : kTile;
     for (int s = 0; s < num_sources; ++s) {
       const T* values = static_cast<const T*>(sources[s]) + at;
       if (s == 0) {
