@@ -1,6 +1,7 @@
 // Who talks to whom: collectives in place on flat buffers, the same over threads, MPI and NCCL.
 #pragma once
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -128,7 +129,8 @@ class Communicator {
   CommStats stats_;
   int64_t sequence_ = 0;
   bool debug_checks_ = false;
-  std::unique_ptr<std::string> failed_;  // why no further collective can be made
+  std::atomic<bool> failed_{false};  // no further collective can be made …
+  std::string failure_;              // … because of this; written before the flag
   std::unique_ptr<Worker> worker_;
 };
 

@@ -22,9 +22,8 @@ Sampler make_sampler(const Config& config, int64_t num_samples, int rank, int wo
 std::vector<int64_t> eval_indices(int64_t index, int64_t count, int rank, int world,
                                   int64_t num_samples) {
   if (num_samples == 0) {
-    fail_config(
-        "there is nothing to evaluate on: data.validation_fraction is 0 and data.test_path ",
-        "is not set; set one of them");
+    fail_config("nothing is kept for evaluation: data.validation_fraction is 0 and ",
+                "data.test_path is not set; set one of them");
   }
   std::vector<int64_t> samples;
   for (int64_t i = 0; i < count; ++i) {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "engine/models/init.h"
+#include "engine/models/scope.h"
 #include "kernels/error.h"
 
 namespace zerosharp {
@@ -13,10 +14,32 @@ namespace {
 
 constexpr double kDeviation = 0.02;  // GPT-2's
 constexpr double kNormEpsilon = 1e-5;
+constexpr int64_t kByteValues = 256;
 
-/// A module that only gives its parameters their place in the tree of names.
-std::shared_ptr<torch::nn::Module> add_scope(torch::nn::Module& owner, const std::string& name) {
-  return owner.register_module(name, std::make_shared<torch::nn::Module>());
+/// Evaluation mode for as long as it lives; the mode found is restored.
+class EvalMode {
+ public:
+  explicit EvalMode(torch::nn::Module& module)
+      : module_(module), was_training_(module.is_training()) {
+    module_.eval();
+  }
+  ~EvalMode() { module_.train(was_training_); }
+  EvalMode(const EvalMode&) = delete;
+  EvalMode& operator=(const EvalMode&) = delete;
+
+ private:
+  torch::nn::Module& module_;
+  bool was_training_;
+};
+
+/// The last `most` bytes of `text` as int64 tokens of shape [1, time].
+at::Tensor last_tokens(const std::string& text, int64_t most) {
+  const size_t length = std::min(text.size(), static_cast<size_t>(most));
+  std::vector<int64_t> tokens;
+  for (const char c : text.substr(text.size() - length)) {
+    tokens.push_back(static_cast<unsigned char>(c));
+  }
+  return at::tensor(tokens).unsqueeze(0);
 }
 
 }  // namespace
@@ -35,62 +58,62 @@ Gpt::Gpt(const ModelConfig& config, int64_t seed) : config_(config), seed_(seed)
                 config.n_head);
   }
   const int64_t width = config.n_embd;
-  // Residual projections are scaled by the number of residual additions (GPT-2, section 2.3).
-  const double residual = kDeviation / std::sqrt(2.0 * static_cast<double>(config.n_layer));
   auto transformer = add_scope(*this, "transformer");
-  auto wte = add_scope(*transformer, "wte");
-  auto wpe = add_scope(*transformer, "wpe");
-  token_embedding_ = wte->register_parameter(
-      "weight",
-      normal_tensor({config.vocab_size, width}, kDeviation, seed, "transformer.wte.weight"));
-  position_embedding_ = wpe->register_parameter(
-      "weight",
-      normal_tensor({config.block_size, width}, kDeviation, seed, "transformer.wpe.weight"));
+  token_embedding_ =
+      make_weight(*transformer, "wte", {config.vocab_size, width}, kDeviation, "transformer.wte");
+  position_embedding_ =
+      make_weight(*transformer, "wpe", {config.block_size, width}, kDeviation, "transformer.wpe");
   auto layers = add_scope(*transformer, "h");
   for (int64_t i = 0; i < config.n_layer; ++i) {
     const std::string index = std::to_string(i);
-    const std::string prefix = "transformer.h." + index + ".";
-    auto layer = add_scope(*layers, index);
-    auto ln1 = add_scope(*layer, "ln_1");
-    auto attention = add_scope(*layer, "attn");
-    auto c_attn = add_scope(*attention, "c_attn");
-    auto attention_out = add_scope(*attention, "c_proj");
-    auto ln2 = add_scope(*layer, "ln_2");
-    auto mlp = add_scope(*layer, "mlp");
-    auto c_fc = add_scope(*mlp, "c_fc");
-    auto mlp_out = add_scope(*mlp, "c_proj");
-    Block block;
-    block.norm1 = make_norm(*ln1, prefix + "ln_1");
-    block.attention = make_linear(*c_attn, width, 3 * width, kDeviation, prefix + "attn.c_attn");
-    block.attention_out = make_linear(*attention_out, width, width, residual, prefix + "attn.c_proj");
-    block.norm2 = make_norm(*ln2, prefix + "ln_2");
-    block.expand = make_linear(*c_fc, width, 4 * width, kDeviation, prefix + "mlp.c_fc");
-    block.contract = make_linear(*mlp_out, 4 * width, width, residual, prefix + "mlp.c_proj");
-    blocks_.push_back(std::move(block));
+    blocks_.push_back(make_block(*add_scope(*layers, index), "transformer.h." + index));
   }
-  final_norm_ = make_norm(*add_scope(*transformer, "ln_f"), "transformer.ln_f");
-  if (config.tied_head) {
-    head_ = token_embedding_;
-  } else {
-    head_ = add_scope(*this, "lm_head")
-                ->register_parameter("weight", normal_tensor({config.vocab_size, width}, kDeviation,
-                                                             seed, "lm_head.weight"));
-  }
+  final_norm_ = make_norm(*transformer, "ln_f");
+  head_ = config.tied_head
+              ? token_embedding_
+              : make_weight(*this, "lm_head", {config.vocab_size, width}, kDeviation, "lm_head");
 }
 
-Gpt::Linear Gpt::make_linear(torch::nn::Module& owner, int64_t in, int64_t out, double deviation,
-                             const std::string& name) {
+at::Tensor Gpt::make_weight(torch::nn::Module& owner, const std::string& name,
+                            at::IntArrayRef sizes, double deviation, const std::string& path) {
+  return add_scope(owner, name)
+      ->register_parameter("weight", normal_tensor(sizes, deviation, seed_, path + ".weight"));
+}
+
+Gpt::Block Gpt::make_block(torch::nn::Module& owner, const std::string& path) {
+  const int64_t width = config_.n_embd;
+  // Projections into the residual stream are scaled by the number of additions (GPT-2,
+  // section 2.3).
+  const double residual = kDeviation / std::sqrt(2.0 * static_cast<double>(config_.n_layer));
+  Block block;
+  block.norm1 = make_norm(owner, "ln_1");
+  auto attention = add_scope(owner, "attn");
+  block.attention =
+      make_linear(*attention, "c_attn", width, 3 * width, kDeviation, path + ".attn.c_attn");
+  block.attention_out =
+      make_linear(*attention, "c_proj", width, width, residual, path + ".attn.c_proj");
+  block.norm2 = make_norm(owner, "ln_2");
+  auto mlp = add_scope(owner, "mlp");
+  block.expand = make_linear(*mlp, "c_fc", width, 4 * width, kDeviation, path + ".mlp.c_fc");
+  block.contract = make_linear(*mlp, "c_proj", 4 * width, width, residual, path + ".mlp.c_proj");
+  return block;
+}
+
+Gpt::Linear Gpt::make_linear(torch::nn::Module& owner, const std::string& name, int64_t in,
+                             int64_t out, double deviation, const std::string& path) {
+  auto scope = add_scope(owner, name);
   Linear linear;
-  linear.weight = owner.register_parameter(
-      "weight", normal_tensor({out, in}, deviation, seed_, name + ".weight"));
-  if (config_.bias) linear.bias = owner.register_parameter("bias", at::zeros({out}));
+  linear.weight = scope->register_parameter(
+      "weight", normal_tensor({out, in}, deviation, seed_, path + ".weight"));
+  if (config_.bias) linear.bias = scope->register_parameter("bias", at::zeros({out}));
   return linear;
 }
 
-Gpt::Norm Gpt::make_norm(torch::nn::Module& owner, const std::string&) {
+Gpt::Norm Gpt::make_norm(torch::nn::Module& owner, const std::string& name) {
+  auto scope = add_scope(owner, name);
   Norm norm;
-  norm.weight = owner.register_parameter("weight", at::ones({config_.n_embd}));
-  if (config_.bias) norm.bias = owner.register_parameter("bias", at::zeros({config_.n_embd}));
+  norm.weight = scope->register_parameter("weight", at::ones({config_.n_embd}));
+  if (config_.bias) norm.bias = scope->register_parameter("bias", at::zeros({config_.n_embd}));
   return norm;
 }
 
@@ -124,28 +147,24 @@ at::Tensor Gpt::logits(const at::Tensor& inputs) {
     const at::Tensor hidden = at::gelu(block.expand(block.norm2(x)), "tanh");
     x = x + drop(block.contract(hidden));
   }
-  return at::linear(final_norm_(x), head_).to(at::kFloat);
+  return at_least_fp32(at::linear(final_norm_(x), head_));
 }
 
 std::string Gpt::generate(const std::string& prompt, int64_t count, double temperature,
                           int64_t seed) {
-  if (config_.vocab_size != 256) {
-    fail_config("gpt: text can be generated with model.vocab_size 256 only, got ",
+  if (config_.vocab_size < kByteValues) {
+    fail_config("gpt: text needs a model.vocab_size of at least 256 (bytes), got ",
                 config_.vocab_size);
   }
+  if (!(temperature > 0)) fail_config("gpt: generate needs a temperature > 0, got ", temperature);
   const at::NoGradGuard no_grad;
-  const auto device = token_embedding_.device();
+  const EvalMode no_dropout(*this);
   auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
   std::string text = prompt.empty() ? "\n" : prompt;
   for (int64_t i = 0; i < count; ++i) {
-    const size_t length = std::min(text.size(), static_cast<size_t>(config_.block_size));
-    std::vector<int64_t> tokens;
-    for (const char c : text.substr(text.size() - length)) {
-      tokens.push_back(static_cast<unsigned char>(c));
-    }
-    const at::Tensor inputs = at::tensor(tokens).unsqueeze(0).to(device);
+    const at::Tensor inputs = last_tokens(text, config_.block_size).to(token_embedding_.device());
     const at::Tensor last = logits(inputs).select(0, 0).select(0, -1).cpu();
-    const at::Tensor odds = at::softmax(last / temperature, -1);
+    const at::Tensor odds = at::softmax(last.narrow(0, 0, kByteValues) / temperature, -1);
     text += static_cast<char>(at::multinomial(odds, 1, false, generator).item<int64_t>());
   }
   return text;

@@ -6,7 +6,8 @@
 
 namespace zerosharp {
 
-/// Fills fp32 `tensor` with N(0, `deviation`²) drawn for (`seed`, `name`).
+/// Fills fp32 CPU `tensor` with N(0, `deviation`²) drawn for (`seed`, `name`); the global generator
+/// is left alone.
 void fill_normal(const at::Tensor& tensor, double deviation, int64_t seed, const std::string& name);
 
 /// A new fp32 tensor filled so.

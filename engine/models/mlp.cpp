@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "engine/models/init.h"
+#include "engine/models/scope.h"
 
 namespace zerosharp {
 
@@ -12,9 +13,9 @@ Mlp::Mlp(const ModelConfig& config, int64_t inputs, int64_t classes, int64_t see
   std::vector<int64_t> sizes = config.hidden_sizes;
   sizes.insert(sizes.begin(), inputs);
   sizes.push_back(classes);
-  auto layers = register_module("layers", std::make_shared<torch::nn::Module>());
+  auto layers = add_scope(*this, "layers");
   for (size_t i = 0; i + 1 < sizes.size(); ++i) {
-    auto layer = layers->register_module(std::to_string(i), std::make_shared<torch::nn::Module>());
+    auto layer = add_scope(*layers, std::to_string(i));
     const std::string name = "layers." + std::to_string(i) + ".weight";
     const double deviation = std::sqrt(2.0 / static_cast<double>(sizes[i]));
     weights_.push_back(layer->register_parameter(
@@ -29,7 +30,7 @@ at::Tensor Mlp::logits(const at::Tensor& inputs) {
     x = at::linear(x, weights_[i], biases_[i]);
     if (i + 1 < weights_.size()) x = at::relu(x);
   }
-  return x.to(at::kFloat);
+  return at_least_fp32(x);
 }
 
 }  // namespace zerosharp

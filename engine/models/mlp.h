@@ -9,6 +9,7 @@ namespace zerosharp {
 /// Linear layers with ReLU between them, He initialization; names "layers.0.weight" …
 class Mlp final : public TrainableModel {
  public:
+  /// `inputs` features, then model.hidden_sizes, then `classes` scores.
   Mlp(const ModelConfig& config, int64_t inputs, int64_t classes, int64_t seed);
 
   /// `inputs`: [batch, …] of any floating type, flattened; returns [batch, classes].

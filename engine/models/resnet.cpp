@@ -5,16 +5,13 @@
 #include <cmath>
 
 #include "engine/models/init.h"
+#include "engine/models/scope.h"
 
 namespace zerosharp {
 namespace {
 
 constexpr double kMomentum = 0.1;
 constexpr double kEpsilon = 1e-5;
-
-std::shared_ptr<torch::nn::Module> add_scope(torch::nn::Module& owner, const std::string& name) {
-  return owner.register_module(name, std::make_shared<torch::nn::Module>());
-}
 
 }  // namespace
 
@@ -25,8 +22,9 @@ at::Tensor ResNet::Conv::operator()(const at::Tensor& x) const {
 }
 
 at::Tensor ResNet::BatchNorm::operator()(const at::Tensor& x, bool training) const {
-  return at::batch_norm(x.to(at::kFloat), weight.to(at::kFloat), bias.to(at::kFloat), mean,
-                        variance, training, kMomentum, kEpsilon, /*cudnn_enabled=*/true)
+  const auto wide = mean.scalar_type();
+  return at::batch_norm(x.to(wide), weight.to(wide), bias.to(wide), mean, variance, training,
+                        kMomentum, kEpsilon, /*cudnn_enabled=*/true)
       .to(x.scalar_type());
 }
 
@@ -41,8 +39,7 @@ ResNet::ResNet(const ModelConfig& config, int64_t classes, int64_t seed) : seed_
     const int64_t out = width << stage;
     for (int64_t i = 0; i < config.blocks_per_stage; ++i) {
       const int64_t stride = stage > 0 && i == 0 ? 2 : 1;
-      const std::string path =
-          "stages." + std::to_string(stage) + "." + std::to_string(i) + ".";
+      const std::string path = "stages." + std::to_string(stage) + "." + std::to_string(i) + ".";
       auto block = add_scope(*scope, std::to_string(i));
       blocks_.push_back(make_block(*block, path, in, out, stride));
       in = out;
@@ -100,7 +97,7 @@ at::Tensor ResNet::logits(const at::Tensor& inputs) {
     y = block.norm2(block.conv2(y), training);
     x = at::relu(y + (block.projects ? block.shortcut_norm(block.shortcut(x), training) : x));
   }
-  return at::linear(x.mean({2, 3}), head_weight_, head_bias_).to(at::kFloat);
+  return at_least_fp32(at::linear(x.mean({2, 3}), head_weight_, head_bias_));
 }
 
 }  // namespace zerosharp

@@ -7,13 +7,16 @@
 
 namespace zerosharp {
 
-/// Three stages of `blocks_per_stage` basic blocks with widths w, 2w, 4w; batch norm computes in fp32
-/// with fp32 running statistics whatever the parameters' dtype.
+/// Three stages of `blocks_per_stage` basic blocks with widths w, 2w, 4w; the second and third
+/// halve the image. Batch norm computes in the dtype of its running statistics, which is fp32
+/// whatever the parameters are set to. Names: "stem.weight", "stages.1.0.conv1.weight", "head.bias"
+/// …
 class ResNet final : public TrainableModel {
  public:
+  /// He initialization (by inputs), norms the identity.
   ResNet(const ModelConfig& config, int64_t classes, int64_t seed);
 
-  /// `inputs`: [batch, 1, 28, 28]; returns [batch, classes].
+  /// `inputs`: [batch, 1, 28, 28] of any floating type; returns [batch, classes].
   at::Tensor logits(const at::Tensor& inputs) override;
 
  private:

@@ -190,7 +190,7 @@ Work Communicator::all_gather_async(FlatSpan span, Stream stream) {
 
 void Communicator::validate(const Call& call) const {
   if (failed_) {
-    fail_comm("rank ", rank_, ": ", op_name(call.op), " after a failed collective: ", *failed_);
+    fail_comm("rank ", rank_, ": ", op_name(call.op), " after a failed collective: ", failure_);
   }
   const bool split = call.op == CollectiveOp::kReduceScatter || call.op == CollectiveOp::kAllGather;
   if (split && call.span.numel % size_ != 0) {
@@ -248,7 +248,8 @@ void Communicator::guarded_run(const Call& call, int64_t sequence) {
     if (debug_checks_) verify_fingerprint(call, sequence);
     run(call);
   } catch (const std::exception& error) {
-    failed_ = std::make_unique<std::string>(error.what());
+    if (!failed_) failure_ = error.what();
+    failed_ = true;
     throw;
   }
 }

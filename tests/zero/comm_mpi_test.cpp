@@ -1,0 +1,118 @@
+// MPI ranks give the bits of thread ranks. Started by mpirun; every rank runs the whole test.
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels/element.h"
+#include "kernels/error.h"
+#include "zero/comm/mpi_communicator.h"
+#include "zero/comm/thread_communicator.h"
+
+namespace {
+
+using namespace zerosharp;
+
+int g_failures = 0;
+int g_checks = 0;
+
+void expect(bool condition, const std::string& what) {
+  ++g_checks;
+  if (condition) return;
+  ++g_failures;
+  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+}
+
+/// Pseudo-random bytes that are finite numbers in every type.
+std::vector<char> input(int rank, DType dtype, int64_t numel) {
+  std::vector<char> bytes(static_cast<size_t>(numel * element_bytes(dtype)));
+  uint64_t state = static_cast<uint64_t>(rank) * 7919 + 17;
+  for (int64_t i = 0; i < numel; ++i) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    const float v = static_cast<float>(state >> 40) / 65536.0f - 128.0f;
+    char* at = bytes.data() + i * element_bytes(dtype);
+    if (dtype == DType::kBF16) {
+      const auto x = kernels::to_bf16(v);
+      std::memcpy(at, &x, sizeof x);
+    } else if (dtype == DType::kF16) {
+      const auto x = kernels::to_f16(v);
+      std::memcpy(at, &x, sizeof x);
+    } else if (dtype == DType::kF32) {
+      std::memcpy(at, &v, sizeof v);
+    } else if (dtype == DType::kF64) {
+      const double x = v;
+      std::memcpy(at, &x, sizeof x);
+    } else {
+      const auto x = static_cast<int64_t>(v);
+      std::memcpy(at, &x, sizeof x);
+    }
+  }
+  return bytes;
+}
+
+using Body = void (*)(Communicator&, FlatSpan);
+
+void compare(Communicator& mpi, DType dtype, int64_t numel, Body body, const std::string& what) {
+  std::vector<char> mine = input(mpi.rank(), dtype, numel);
+  body(mpi, {mine.data(), numel, dtype});
+  std::vector<char> expected;
+  run_thread_ranks(mpi.size(), [&](Communicator& thread) {
+    std::vector<char> bytes = input(thread.rank(), dtype, numel);
+    body(thread, {bytes.data(), numel, dtype});
+    if (thread.rank() == mpi.rank()) expected = bytes;
+  });
+  expect(mine == expected, what + " of " + std::to_string(numel) + " " + dtype_name(dtype));
+}
+
+void run_all(Communicator& mpi) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI64}) {
+    for (const int64_t numel : {0, 1, 3, 7, 64, 1000, 65537}) {
+      compare(
+          mpi, dtype, numel, [](Communicator& c, FlatSpan s) { c.all_reduce(s, ReduceOp::kSum); },
+          "all_reduce sum");
+      compare(
+          mpi, dtype, numel, [](Communicator& c, FlatSpan s) { c.all_reduce(s, ReduceOp::kMax); },
+          "all_reduce max");
+      compare(
+          mpi, dtype, numel, [](Communicator& c, FlatSpan s) { c.broadcast(s, c.size() - 1); },
+          "broadcast");
+      compare(
+          mpi, dtype, numel * mpi.size(),
+          [](Communicator& c, FlatSpan s) { c.all_gather_async(s).wait(); }, "all_gather");
+      if (dtype == DType::kI64) continue;
+      compare(
+          mpi, dtype, numel * mpi.size(),
+          [](Communicator& c, FlatSpan s) {
+            c.reduce_scatter(s, ReduceOp::kMean);
+            c.all_gather(s);  // the other shards are unspecified before this
+          },
+          "reduce_scatter mean");
+    }
+  }
+}
+
+}  // namespace
+
+int main() {
+  if (!built_with_mpi()) {
+    std::puts("skipped: this build has no MPI");
+    return 0;
+  }
+  try {
+    for (const int64_t chunk : {int64_t{8} << 20, int64_t{24}}) {
+      auto mpi = make_mpi_communicator({chunk});
+      for (const bool checks : {false, true}) {
+        mpi->set_debug_checks(checks);
+        if (chunk > 100 || !checks) run_all(*mpi);
+      }
+      mpi->barrier();
+      if (mpi->rank() == 0 && chunk == 24) {
+        std::printf("%d checks on %d rank(s), %d failed\n", g_checks, mpi->size(), g_failures);
+      }
+    }
+  } catch (const Error& error) {
+    std::fprintf(stderr, "FAILED: %s\n", error.what());
+    return 1;
+  }
+  return g_failures == 0 ? 0 : 1;
+}
