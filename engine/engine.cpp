@@ -200,9 +200,7 @@ double Engine::lr() {
   return optimizer_->param_groups()[0].lr;
 }
 
-const StepReport& Engine::report() {
-  return report_;
-}
+const StepReport& Engine::report() { return report_; }
 
 void Engine::wrong_module_type() const {
   fail_shape("Engine: the module is a ", module_->name(), ", not of the type that was asked for");
@@ -216,9 +214,7 @@ EvalScope Engine::eval() {
   return EvalScope(*module_);
 }
 
-FullParamsScope Engine::full_params(bool modify) {
-  return {*optimizer_, modify};
-}
+FullParamsScope Engine::full_params(bool modify) { return {*optimizer_, modify}; }
 
 EvalScope::EvalScope(torch::nn::Module& module)
     : module_(module),

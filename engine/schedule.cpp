@@ -27,9 +27,7 @@ double warmup_share(const SchedulerConfig& c, int64_t t, int64_t n) {
 }
 
 /// DeepSpeed takes warm-ups of one step as two, so that log(n) is not zero.
-int64_t warmup_length(const SchedulerConfig& c) {
-  return std::max<int64_t>(2, c.warmup_num_steps);
-}
+int64_t warmup_length(const SchedulerConfig& c) { return std::max<int64_t>(2, c.warmup_num_steps); }
 
 double warmup_lr(const SchedulerConfig& c, int64_t t, double initial_lr) {
   const double low = c.warmup_min_lr;

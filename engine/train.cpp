@@ -30,9 +30,8 @@ at::Device choose_device(const Config& config, const RankInfo& ranks) {
   }
   const int visible = num_cuda_devices();
   // With one visible device a task (Slurm's --gpus-per-task) every rank uses number 0.
-  const int index = visible == 1 && ranks.local_world_size > 1 && ranks.world_size > 1
-                        ? 0
-                        : ranks.local_rank;
+  const int index =
+      visible == 1 && ranks.local_world_size > 1 && ranks.world_size > 1 ? 0 : ranks.local_rank;
   if (index >= visible) {
     fail_config("local rank ", ranks.local_rank, " has no GPU: ", visible,
                 " are visible; start at most that many ranks on this machine");
@@ -79,34 +78,35 @@ void print_header(Engine& engine, const BatchSource& data, const Communicator& c
   const auto number = [](int64_t value) { return std::to_string(value); };
   const std::string stage =
       config.zero_stage == 0 ? "0 (replicated)" : "1 (masters and optimizer states sharded)";
-  std::printf("zerosharp %s\n%s", kVersion,
-              format_table({
-                  {"config", config.source},
-                  {"ranks", number(communicator.size()) + " over " + communicator.name() + " (" +
-                                ranks.how + "), " + number(threads) + " thread(s) each"},
-                  {"device", engine.optimizer().device().str()},
-                  {"model", config.model.type + ", " +
-                                format_count(static_cast<double>(
-                                    engine.optimizer().num_parameters())) +
-                                " trainable parameters"},
-                  {"data", data.describe()},
-                  {"batch", number(config.batch.train_batch_size) + " = " +
-                                number(config.batch.micro_batch_size) + " micro * " +
-                                number(config.batch.accumulation_steps) + " accumulation * " +
-                                number(communicator.size()) + " ranks"},
-                  {"precision", std::string(dtype_name(config.precision)) +
-                                    " working weights, fp32 master, gradients in " +
-                                    dtype_name(engine.optimizer().options().accumulator)},
-                  {"ZeRO stage", stage},
-                  {"optimizer", name_of(config.optimizer.kind)},
-                  {"SAM", sam_text(config.sam)},
-                  {"bytes a rank", format_bytes(memory.weights) + " weights, " +
-                                       format_bytes(memory.gradients) + " gradients, " +
-                                       format_bytes(memory.master) + " master, " +
-                                       format_bytes(memory.states) + " optimizer states"},
-                  {"steps", number(config.train.steps) + ", seed " + number(config.train.seed)},
-              })
-                  .c_str());
+  std::printf(
+      "zerosharp %s\n%s", kVersion,
+      format_table(
+          {
+              {"config", config.source},
+              {"ranks", number(communicator.size()) + " over " + communicator.name() + " (" +
+                            ranks.how + "), " + number(threads) + " thread(s) each"},
+              {"device", engine.optimizer().device().str()},
+              {"model", config.model.type + ", " +
+                            format_count(static_cast<double>(engine.optimizer().num_parameters())) +
+                            " trainable parameters"},
+              {"data", data.describe()},
+              {"batch", number(config.batch.train_batch_size) + " = " +
+                            number(config.batch.micro_batch_size) + " micro * " +
+                            number(config.batch.accumulation_steps) + " accumulation * " +
+                            number(communicator.size()) + " ranks"},
+              {"precision", std::string(dtype_name(config.precision)) +
+                                " working weights, fp32 master, gradients in " +
+                                dtype_name(engine.optimizer().options().accumulator)},
+              {"ZeRO stage", stage},
+              {"optimizer", name_of(config.optimizer.kind)},
+              {"SAM", sam_text(config.sam)},
+              {"bytes a rank", format_bytes(memory.weights) + " weights, " +
+                                   format_bytes(memory.gradients) + " gradients, " +
+                                   format_bytes(memory.master) + " master, " +
+                                   format_bytes(memory.states) + " optimizer states"},
+              {"steps", number(config.train.steps) + ", seed " + number(config.train.seed)},
+          })
+          .c_str());
   for (const auto& warning : config.warnings) std::printf("warning: %s\n", warning.c_str());
   for (const auto& note : engine.notes()) std::printf("note: %s\n", note.c_str());
   std::fflush(stdout);

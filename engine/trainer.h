@@ -23,8 +23,8 @@ class Trainer {
   Trainer(Engine& engine, TrainableModel& model, BatchSource& data, Communicator& communicator,
           std::unique_ptr<MetricsWriter> metrics);
 
-  /// Runs train.steps steps, or fewer if a signal asks to stop (all ranks stop after the same step).
-  /// Throws Error if the loss of the very first step is not finite.
+  /// Runs train.steps steps, or fewer if a signal asks to stop (all ranks stop after the same
+  /// step). Throws Error if the loss of the very first step is not finite.
   void run();
 
   /// Mean loss over train.eval_batches micro-batches a rank, weights unperturbed. Collective.

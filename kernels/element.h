@@ -33,12 +33,8 @@ ZS_ELEMENT float float_of(uint32_t bits) {
   return value;
 }
 
-ZS_ELEMENT float to_float(float value) {
-  return value;
-}
-ZS_ELEMENT float to_float(BF16 value) {
-  return float_of(uint32_t{value.bits} << 16);
-}
+ZS_ELEMENT float to_float(float value) { return value; }
+ZS_ELEMENT float to_float(BF16 value) { return float_of(uint32_t{value.bits} << 16); }
 
 /// Exact; subnormals are normalized by a subtraction that cancels the hidden bit.
 ZS_ELEMENT float to_float(F16 value) {

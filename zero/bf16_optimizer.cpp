@@ -34,9 +34,7 @@ kernels::OptimizerStep step_numbers(const ParamGroup& group, int64_t step,
   return numbers;
 }
 
-int64_t tensor_bytes(const at::Tensor& tensor) {
-  return tensor.numel() * tensor.element_size();
-}
+int64_t tensor_bytes(const at::Tensor& tensor) { return tensor.numel() * tensor.element_size(); }
 
 }  // namespace
 
@@ -69,9 +67,7 @@ Bf16Optimizer::Bf16Optimizer(std::vector<ParamGroupSpec> specs, const OptimizerO
 
 Bf16Optimizer::~Bf16Optimizer() = default;
 
-Stream Bf16Optimizer::stream() const {
-  return current_stream(device_);
-}
+Stream Bf16Optimizer::stream() const { return current_stream(device_); }
 
 void Bf16Optimizer::initialize_states() {
   if (states_initialized_) return;

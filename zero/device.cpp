@@ -45,9 +45,7 @@ at::ScalarType scalar_type(DType dtype) {
   return at::kFloat;
 }
 
-FlatSpan span_of(const at::Tensor& flat) {
-  return span_of(flat, 0, flat.numel());
-}
+FlatSpan span_of(const at::Tensor& flat) { return span_of(flat, 0, flat.numel()); }
 
 FlatSpan span_of(const at::Tensor& flat, int64_t begin, int64_t numel) {
   return {address(flat, begin), numel, dtype_of(flat.scalar_type())};

@@ -71,9 +71,7 @@ void GradSink::add(int64_t index, const at::Tensor& gradient) {
   }
 }
 
-void GradSink::clear() {
-  std::fill(touched_.begin(), touched_.end(), 0);
-}
+void GradSink::clear() { std::fill(touched_.begin(), touched_.end(), 0); }
 
 void GradSink::fill_untouched() {
   const Stream stream = current_stream(accumulator_.device());

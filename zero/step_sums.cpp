@@ -54,9 +54,7 @@ StepSums::StepSums(int64_t num_parameters, at::Device device)
 
 StepSums::~StepSums() = default;
 
-void StepSums::clear() {
-  sums_.zero_();
-}
+void StepSums::clear() { sums_.zero_(); }
 
 void StepSums::add_slot(Slot to, const StepSums& other, Slot from) {
   sums_.narrow(0, to, 1).add_(other.sums_.narrow(0, from, 1));
@@ -91,15 +89,9 @@ void StepSums::all_reduce(Communicator& communicator) {
   communicator.all_reduce(span_of(sums_), ReduceOp::kSum, current_stream(device_));
 }
 
-double* StepSums::slots(Slot first) {
-  return static_cast<double*>(address(sums_, first));
-}
-float* StepSums::factors(Factor first) {
-  return static_cast<float*>(address(factors_, first));
-}
-double* StepSums::workspace() {
-  return workspace_.data_ptr<double>();
-}
+double* StepSums::slots(Slot first) { return static_cast<double*>(address(sums_, first)); }
+float* StepSums::factors(Factor first) { return static_cast<float*>(address(factors_, first)); }
+double* StepSums::workspace() { return workspace_.data_ptr<double>(); }
 
 int64_t StepSums::bytes() const {
   return static_cast<int64_t>(sums_.nbytes() + factors_.nbytes() + workspace_.nbytes());
@@ -123,11 +115,7 @@ std::vector<char> StepSums::read_touched() {
   return touched;
 }
 
-double StepSums::slot(Slot which) const {
-  return host_sums_.const_data_ptr<double>()[which];
-}
-float StepSums::factor(Factor which) const {
-  return host_factors_.const_data_ptr<float>()[which];
-}
+double StepSums::slot(Slot which) const { return host_sums_.const_data_ptr<double>()[which]; }
+float StepSums::factor(Factor which) const { return host_factors_.const_data_ptr<float>()[which]; }
 
 }  // namespace zerosharp

@@ -18,7 +18,8 @@ namespace {
 
 namespace po = boost::program_options;
 
-constexpr const char* kOverview = R"(zerosharp trains LibTorch modules with partitioned optimizer state and SAM.
+constexpr const char* kOverview =
+    R"(zerosharp trains LibTorch modules with partitioned optimizer state and SAM.
 
 Usage:
   zerosharp train CONFIG [key=value ...] [--out DIR]    train what the JSON file describes
@@ -34,31 +35,31 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130/143 stopped by
 
 po::options_description train_options() {
   po::options_description options("Options of train");
-  options.add_options()
-      ("out", po::value<std::string>(), "folder for metrics.jsonl, config.json and summary.json "
-                                        "(default: none is written)")
-      ("rank", po::value<int>(), "this rank, 0 … world size - 1 (default: from the launcher)")
-      ("world-size", po::value<int>(), "number of ranks (default: from the launcher)")
-      ("local-rank", po::value<int>(), "number of the rank on this machine")
-      ("local_rank", po::value<int>(), "the same, as torchrun and deepspeed append it")
-      ("master-addr", po::value<std::string>(), "host of rank 0 (default 127.0.0.1)")
-      ("master-port", po::value<int>(), "port of rank 0 (default 29500)");
+  options.add_options()("out", po::value<std::string>(),
+                        "folder for metrics.jsonl, config.json and summary.json "
+                        "(default: none is written)")(
+      "rank", po::value<int>(), "this rank, 0 … world size - 1 (default: from the launcher)")(
+      "world-size", po::value<int>(), "number of ranks (default: from the launcher)")(
+      "local-rank", po::value<int>(), "number of the rank on this machine")(
+      "local_rank", po::value<int>(), "the same, as torchrun and deepspeed append it")(
+      "master-addr", po::value<std::string>(), "host of rank 0 (default 127.0.0.1)")(
+      "master-port", po::value<int>(), "port of rank 0 (default 29500)");
   return options;
 }
 
 po::options_description launch_options() {
   po::options_description options("Options of launch");
-  options.add_options()
-      ("num-ranks,n", po::value<int>(), "number of ranks on this machine (required)")
-      ("device", po::value<std::string>()->default_value("auto"),
-       "cpu: ranks under mpirun; cuda: one process a GPU; auto: cuda where a driver is found")
-      ("grace", po::value<double>()->default_value(5), "seconds between SIGTERM and SIGKILL")
-      ("verbose", po::bool_switch(), "also show what mpirun itself says");
+  options.add_options()("num-ranks,n", po::value<int>(),
+                        "number of ranks on this machine (required)")(
+      "device", po::value<std::string>()->default_value("auto"),
+      "cpu: ranks under mpirun; cuda: one process a GPU; auto: cuda where a driver is found")(
+      "grace", po::value<double>()->default_value(5), "seconds between SIGTERM and SIGKILL")(
+      "verbose", po::bool_switch(), "also show what mpirun itself says");
   return options;
 }
 
-po::variables_map parse(const po::options_description& visible, const std::vector<std::string>& words,
-                        const char* subcommand) {
+po::variables_map parse(const po::options_description& visible,
+                        const std::vector<std::string>& words, const char* subcommand) {
   po::options_description all;
   all.add(visible);
   all.add_options()("word", po::value<std::vector<std::string>>());
@@ -145,8 +146,9 @@ TrainArguments parse_train(const std::vector<std::string>& words) {
     }
   }
   if (arguments.config.empty()) {
-    throw UsageError("train needs a configuration file, for example "
-                     "`zerosharp train configs/gpt-text.json`");
+    throw UsageError(
+        "train needs a configuration file, for example "
+        "`zerosharp train configs/gpt-text.json`");
   }
   arguments.out = get<std::string>(values, "out").value_or("");
   arguments.ranks.rank = get<int>(values, "rank");
@@ -193,10 +195,11 @@ std::string help_text(const std::string& subcommand) {
   if (subcommand.empty()) {
     text << kOverview;
   } else if (subcommand == "train") {
-    text << "Usage: zerosharp train CONFIG [key=value ...] [options]\n\n"
-         << "Example: zerosharp train configs/gpt-text.json train.steps=20 sam.rho=0.1 --out out\n\n"
-         << train_options() << "\nConfiguration keys (= default):\n"
-         << describe_keys();
+    text
+        << "Usage: zerosharp train CONFIG [key=value ...] [options]\n\n"
+        << "Example: zerosharp train configs/gpt-text.json train.steps=20 sam.rho=0.1 --out out\n\n"
+        << train_options() << "\nConfiguration keys (= default):\n"
+        << describe_keys();
   } else if (subcommand == "launch") {
     text << "Usage: zerosharp launch -n N [options] -- train CONFIG [key=value ...]\n"
          << "       zerosharp launch -n N [options] -- PROGRAM [ARGS ...]\n\n"

@@ -43,9 +43,9 @@ LaunchArguments parse_launch(const std::vector<std::string>& words);
 /// Help of one subcommand, or the overview for an empty name. Throws UsageError for an unknown one.
 std::string help_text(const std::string& subcommand);
 
-/// Runs the program. 0 done; 1 failed; 2 wrong usage or configuration; 128 + signal when stopped. Any
-/// exception becomes one line on stderr; ranks other than 0 hold theirs back for a moment, so that an
-/// error all ranks share is printed once.
+/// Runs the program. 0 done; 1 failed; 2 wrong usage or configuration; 128 + signal when stopped.
+/// Any exception becomes one line on stderr; ranks other than 0 hold theirs back for a moment, so
+/// that an error all ranks share is printed once.
 int run_cli(int argc, char** argv, const Commands& commands);
 
 }  // namespace zerosharp

@@ -216,8 +216,9 @@ class MpirunVerdict {
 };
 
 int launch_mpirun(const LaunchArguments& arguments, const std::vector<std::string>& command) {
-  std::vector<std::string> words = {"mpirun", "-n", std::to_string(arguments.num_ranks),
-                                    "--oversubscribe", "--bind-to", "none", "--tag-output"};
+  std::vector<std::string> words = {
+      "mpirun", "-n",          std::to_string(arguments.num_ranks), "--oversubscribe", "--bind-to",
+      "none",   "--tag-output"};
   if (geteuid() == 0) words.push_back("--allow-run-as-root");
   words.insert(words.end(), command.begin(), command.end());
   Output output;
@@ -232,7 +233,8 @@ int launch_mpirun(const LaunchArguments& arguments, const std::vector<std::strin
   };
   std::vector<Child> children;
   try {
-    children.push_back(start_child(words, {"OMPI_MCA_btl_vader_single_copy_mechanism=none"}, SIGTERM));
+    children.push_back(
+        start_child(words, {"OMPI_MCA_btl_vader_single_copy_mechanism=none"}, SIGTERM));
   } catch (const UsageError& error) {
     throw UsageError(std::string(error.what()) +
                      "; CPU ranks run under mpirun: install the package openmpi-bin");
@@ -251,8 +253,10 @@ int launch_mpirun(const LaunchArguments& arguments, const std::vector<std::strin
   if (verdict.rank()) {
     output.report(*verdict.rank(), status);
   } else {
-    std::fprintf(stderr, "zerosharp launch: mpirun ended with exit code %d; run again with "
-                         "--verbose to see what it says\n", ended.code);
+    std::fprintf(stderr,
+                 "zerosharp launch: mpirun ended with exit code %d; run again with "
+                 "--verbose to see what it says\n",
+                 ended.code);
   }
   return status.code;
 }

@@ -4,11 +4,11 @@
 
 namespace zerosharp {
 
-/// Runs the command on `arguments.num_ranks` ranks and returns the exit code: 0, or that of the first
-/// rank that failed (128 + signal if a signal ended it), or 128 + the signal that asked the launcher to
-/// stop. CPU ranks of zerosharp run under mpirun; anything else as processes with RANK, WORLD_SIZE,
-/// LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Every descendant is gone when it
-/// returns. Throws UsageError if the program or mpirun cannot be found.
+/// Runs the command on `arguments.num_ranks` ranks and returns the exit code: 0, or that of the
+/// first rank that failed (128 + signal if a signal ended it), or 128 + the signal that asked the
+/// launcher to stop. CPU ranks of zerosharp run under mpirun; anything else as processes with RANK,
+/// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Every descendant is
+/// gone when it returns. Throws UsageError if the program or mpirun cannot be found.
 int launch(const LaunchArguments& arguments, const std::string& own_path);
 
 }  // namespace zerosharp

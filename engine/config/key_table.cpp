@@ -343,7 +343,8 @@ void add_other_deepspeed(std::vector<KeySpec>& t) {
         "disable_allgather", "graph_harvesting", "use_data_before_expert_parallelism"}) {
     t.push_back(no_effect(key, T::kBool, "not used here"));
   }
-  t.push_back(no_effect("allgather_size", T::kInteger, "each group is gathered as one flat buffer"));
+  t.push_back(
+      no_effect("allgather_size", T::kInteger, "each group is gathered as one flat buffer"));
   t.push_back(refused("sparse_gradients", T::kBool, "false", "gradients must be dense"));
   for (const char* key : {"log_level", "vocabulary_size", "seq_parallel_communication_data_type",
                           "data_parallel_size"}) {

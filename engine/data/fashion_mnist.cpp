@@ -24,7 +24,12 @@ std::vector<uint8_t> read_all(const std::string& path) {
   std::vector<uint8_t> chunk(1 << 20);
   while (true) {
     const int got = gzread(file.get(), chunk.data(), static_cast<unsigned>(chunk.size()));
-    if (got < 0) fail_config("data.path: ", path, " is damaged (zlib cannot read it)");
+    int status = Z_OK;
+    gzerror(file.get(), &status);  // Z_BUF_ERROR: the file ends before its compressed stream does
+    if (got < 0 || status == Z_BUF_ERROR) {
+      fail_config("data.path: ", path, " is damaged or cut short; scripts/prepare-corpus ",
+                  "--fashion-mnist brings it anew when its folder is removed");
+    }
     if (got == 0) break;
     bytes.insert(bytes.end(), chunk.begin(), chunk.begin() + got);
     if (static_cast<int64_t>(bytes.size()) > kMostBytes) {

@@ -41,7 +41,9 @@ MetricsWriter::MetricsWriter(const std::string& folder) : folder_(folder) {
   }
 }
 
-void MetricsWriter::write_config(const std::string& json) { write_file("config.json", json + "\n"); }
+void MetricsWriter::write_config(const std::string& json) {
+  write_file("config.json", json + "\n");
+}
 
 void MetricsWriter::write_step(const StepRecord& r) {
   Json json;

@@ -47,8 +47,8 @@ struct RunSummary {
   int64_t state_bytes = 0;  ///< weights, gradients, master and states of this rank
 };
 
-/// Writes into `folder` (made if needed): metrics.jsonl line by line, config.json and summary.json by
-/// a temporary name and a rename. Infinite and NaN figures become null and "nan": true is added.
+/// Writes into `folder` (made if needed): metrics.jsonl line by line, config.json and summary.json
+/// by a temporary name and a rename. Infinite and NaN figures become null and "nan": true is added.
 class MetricsWriter {
  public:
   /// Throws ConfigError naming the folder and the reason if it cannot be written.

@@ -61,9 +61,9 @@ std::string Progress::line(const StepRecord& r) {
   average(step_average_ms_, r.step_ms, seen_);
   const double left = static_cast<double>(total_steps_ - r.step) * step_average_ms_ / 1000.0;
   const int percent = static_cast<int>(100 * r.step / std::max<int64_t>(total_steps_, 1));
-  std::string text = format(
-      "step %5ld/%ld %3d%% | loss %.4f (ema %.3f) | lr %.2e | gnorm %.3f", static_cast<long>(r.step),
-      static_cast<long>(total_steps_), percent, r.loss, loss_average_, r.lr, r.grad_norm);
+  std::string text = format("step %5ld/%ld %3d%% | loss %.4f (ema %.3f) | lr %.2e | gnorm %.3f",
+                            static_cast<long>(r.step), static_cast<long>(total_steps_), percent,
+                            r.loss, loss_average_, r.lr, r.grad_norm);
   if (r.sam) text += format(" | sharp %+.4f", r.sam->loss_perturbed - r.loss);
   const int64_t memory = r.device_bytes > 0 ? r.device_bytes : r.rss_bytes;
   return text + " | " + format_count(r.tokens_per_s) + " tok/s | mem " + format_bytes(memory) +

@@ -95,12 +95,8 @@ Pool& pool() {
 
 }  // namespace
 
-void set_num_threads(int threads) {
-  g_num_threads = std::max(threads, 1);
-}
-int num_threads() noexcept {
-  return g_num_threads;
-}
+void set_num_threads(int threads) { g_num_threads = std::max(threads, 1); }
+int num_threads() noexcept { return g_num_threads; }
 
 namespace kernels::cpu {
 

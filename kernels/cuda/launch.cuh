@@ -20,9 +20,7 @@ inline unsigned blocks_for(int64_t items) {
   return static_cast<unsigned>((items + kThreads - 1) / kThreads);
 }
 
-inline bool aligned(const void* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
-}
+inline bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 /// Eight consecutive elements, moved as 16-byte words.
 template <class T>
@@ -61,7 +59,8 @@ void with_type(DType dtype, Body body) {
   }
 }
 
-// --- Deterministic sums of up to three numbers -----------------------------------------------------
+// --- Deterministic sums of up to three numbers
+// -----------------------------------------------------
 
 struct Sums {
   double v[3] = {0, 0, 0};

@@ -1,4 +1,5 @@
-// Gradient norm and the factors derived from it. Bytes per element: 2 (bf16, fp16) or 4 (fp32), read.
+// Gradient norm and the factors derived from it. Bytes per element: 2 (bf16, fp16) or 4 (fp32),
+// read.
 #include "kernels/cuda/entry.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/scale.h"
@@ -16,7 +17,8 @@ __global__ void __launch_bounds__(kThreads)
     sum_squares_kernel(const T* x, int64_t numel, bool wide, double* workspace) {
   const int64_t step = int64_t{gridDim.x} * kThreads * kPack;
   Sums mine;
-  for (int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kPack; at < numel; at += step) {
+  for (int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kPack; at < numel;
+       at += step) {
     if (wide && at + kPack <= numel) {
       const Pack<T> pack = load(x + at);
 #pragma unroll

@@ -1,6 +1,6 @@
 // The fused optimizer pass. Bytes per parameter with bf16 gradients and weights: AdamW 28 (reads
-// gradient 2, master 4, two states 8; writes master 4, states 8, weight 2), Lion and Adagrad 20, SGD
-// with momentum 20, SGD 12.
+// gradient 2, master 4, two states 8; writes master 4, states 8, weight 2), Lion and Adagrad 20,
+// SGD with momentum 20, SGD 12.
 #include "kernels/cuda/entry.h"
 #include "kernels/cuda/launch.cuh"
 
@@ -14,9 +14,8 @@ struct Rule {
   static constexpr bool kOneState = kKind != OptimizerKind::kSgd || kHasMomentum;
 
   template <class G, class W>
-  static __device__ __forceinline__ void update(G grad, float& master, float& state0,
-                                                float& state1, W& weight, float scale,
-                                                const UpdateNumbers& n) {
+  static __device__ __forceinline__ void update(G grad, float& master, float& state0, float& state1,
+                                                W& weight, float scale, const UpdateNumbers& n) {
     ElementState e{master, state0, state1};
     update_element<kKind, kHasMomentum>(e, to_float(grad) * scale, n);
     master = e.master;
@@ -48,8 +47,8 @@ __device__ __forceinline__ void restore(const float* master, W* weight, int64_t 
 
 template <class R, class G, class W>
 __global__ void __launch_bounds__(kThreads)
-    wide_kernel(int64_t numel, const G* grad, float* master, float* state0, float* state1, W* weight,
-                const float* grad_scale, UpdateNumbers n) {
+    wide_kernel(int64_t numel, const G* grad, float* master, float* state0, float* state1,
+                W* weight, const float* grad_scale, UpdateNumbers n) {
   const int64_t begin = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kPack;
   if (begin >= numel) return;
   const float scale = grad_scale != nullptr ? *grad_scale : 1.0f;

@@ -47,11 +47,11 @@ void launch(const PerturbShard& s, const PerturbStep& step, double* workspace, u
   const auto* grad = static_cast<const G*>(s.grad);
   auto* weight = static_cast<W*>(s.weight);
   if (step.rounding == Rounding::kStochastic) {
-    perturb_kernel<G, W, true><<<blocks, kThreads, 0, stream>>>(
-        s.numel, grad, s.master, weight, s.first_element, step, workspace);
+    perturb_kernel<G, W, true><<<blocks, kThreads, 0, stream>>>(s.numel, grad, s.master, weight,
+                                                                s.first_element, step, workspace);
   } else {
-    perturb_kernel<G, W, false><<<blocks, kThreads, 0, stream>>>(
-        s.numel, grad, s.master, weight, s.first_element, step, workspace);
+    perturb_kernel<G, W, false><<<blocks, kThreads, 0, stream>>>(s.numel, grad, s.master, weight,
+                                                                 s.first_element, step, workspace);
   }
   ZS_CUDA_CHECK(cudaGetLastError());
 }
@@ -62,9 +62,8 @@ void perturb(const PerturbShard& shard, const PerturbStep& step, double* stats, 
              Stream stream) {
   const unsigned blocks = reduction_blocks(shard.numel);
   with_type(shard.grad_dtype, [&]<class G>(G*) {
-    with_type(shard.weight_dtype, [&]<class W>(W*) {
-      launch<G, W>(shard, step, workspace, blocks, native(stream));
-    });
+    with_type(shard.weight_dtype,
+              [&]<class W>(W*) { launch<G, W>(shard, step, workspace, blocks, native(stream)); });
   });
   add_partials<<<1, kThreads, 0, native(stream)>>>(workspace, static_cast<int>(blocks), stats, 3);
   ZS_CUDA_CHECK(cudaGetLastError());

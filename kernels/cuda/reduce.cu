@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 void launch(const Sources& sources, int num_sources, ReduceOp op, int64_t numel, void* dst,
             Stream stream) {
-  reduce_kernel<T><<<blocks_for(numel), kThreads, 0, native(stream)>>>(
-      sources, num_sources, op, numel, static_cast<T*>(dst));
+  reduce_kernel<T><<<blocks_for(numel), kThreads, 0, native(stream)>>>(sources, num_sources, op,
+                                                                       numel, static_cast<T*>(dst));
   ZS_CUDA_CHECK(cudaGetLastError());
 }
 
@@ -68,8 +68,7 @@ void reduce_slices(const void* const* sources, int num_sources, ReduceOp op, DTy
   for (int s = 0; s < num_sources; ++s) all.pointers[s] = sources[s];
   if (dtype == DType::kF64) return launch<double>(all, num_sources, op, numel, dst, stream);
   if (dtype == DType::kI64) return launch<int64_t>(all, num_sources, op, numel, dst, stream);
-  with_type(dtype,
-            [&]<class T>(T*) { launch<T>(all, num_sources, op, numel, dst, stream); });
+  with_type(dtype, [&]<class T>(T*) { launch<T>(all, num_sources, op, numel, dst, stream); });
 }
 
 }  // namespace zerosharp::kernels::cuda

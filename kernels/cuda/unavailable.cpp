@@ -15,32 +15,14 @@ void optimizer_step(const OptimizerShard&, OptimizerKind, const UpdateNumbers&, 
                     Stream) {
   refuse();
 }
-void sum_squares(const void*, DType, int64_t, double*, double*, Stream) {
-  refuse();
-}
-void clip_scale(const double*, double, double, float*, Stream) {
-  refuse();
-}
-void ascent_scale(const double*, double, double, double, float*, Stream) {
-  refuse();
-}
-void perturb(const PerturbShard&, const PerturbStep&, double*, double*, Stream) {
-  refuse();
-}
-void cast(const void*, DType, void*, DType, int64_t, Stream) {
-  refuse();
-}
-void scaled_add(void*, DType, const void*, DType, float, int64_t, Stream) {
-  refuse();
-}
-void set_zero(void*, int64_t, Stream) {
-  refuse();
-}
-void copy_bytes(void*, const void*, int64_t, Stream) {
-  refuse();
-}
-void reduce_slices(const void* const*, int, ReduceOp, DType, int64_t, void*, Stream) {
-  refuse();
-}
+void sum_squares(const void*, DType, int64_t, double*, double*, Stream) { refuse(); }
+void clip_scale(const double*, double, double, float*, Stream) { refuse(); }
+void ascent_scale(const double*, double, double, double, float*, Stream) { refuse(); }
+void perturb(const PerturbShard&, const PerturbStep&, double*, double*, Stream) { refuse(); }
+void cast(const void*, DType, void*, DType, int64_t, Stream) { refuse(); }
+void scaled_add(void*, DType, const void*, DType, float, int64_t, Stream) { refuse(); }
+void set_zero(void*, int64_t, Stream) { refuse(); }
+void copy_bytes(void*, const void*, int64_t, Stream) { refuse(); }
+void reduce_slices(const void* const*, int, ReduceOp, DType, int64_t, void*, Stream) { refuse(); }
 
 }  // namespace zerosharp::kernels::cuda

@@ -19,24 +19,26 @@ struct Trajectory {
   std::vector<float> weights;
 };
 
-/// Trains MLP23 for 20 steps; the rows are dealt to ranks and micro-batches in equal consecutive runs.
+/// Trains MLP23 for 20 steps; the rows are dealt to ranks and micro-batches in equal consecutive
+/// runs.
 Trajectory run(int world, Config config, int64_t accumulation) {
   config.batch.accumulation_steps = accumulation;
   const int64_t rows = kRows / (world * accumulation);
   Trajectory result;
-  auto module = train<Mlp23>(world, config, make<Mlp23>(0), [&](Engine& engine, Mlp23& m, int rank) {
-    for (int step = 0; step < kSteps; ++step) {
-      const double loss = engine.train_batch([&](int64_t micro) {
-        const int64_t begin = (micro * world + rank) * rows;
-        return m.loss(begin, begin + rows);
+  auto module =
+      train<Mlp23>(world, config, make<Mlp23>(0), [&](Engine& engine, Mlp23& m, int rank) {
+        for (int step = 0; step < kSteps; ++step) {
+          const double loss = engine.train_batch([&](int64_t micro) {
+            const int64_t begin = (micro * world + rank) * rows;
+            return m.loss(begin, begin + rows);
+          });
+          expect_clean_weights(engine);
+          if (rank != 0) continue;
+          result.losses.push_back(loss);
+          result.norms.push_back(engine.global_grad_norm());
+        }
+        EXPECT_EQ(engine.skipped_steps(), 0);
       });
-      expect_clean_weights(engine);
-      if (rank != 0) continue;
-      result.losses.push_back(loss);
-      result.norms.push_back(engine.global_grad_norm());
-    }
-    EXPECT_EQ(engine.skipped_steps(), 0);
-  });
   for (const auto& parameter : module->parameters()) {
     const auto flat = values(parameter);
     result.weights.insert(result.weights.end(), flat.begin(), flat.end());
@@ -47,8 +49,8 @@ Trajectory run(int world, Config config, int64_t accumulation) {
 class EqualityMatrix : public ::testing::TestWithParam<OptimizerKind> {
  protected:
   static Config config(int64_t stage, bool clip, bool sam, DType precision) {
-    // Lion's update is a sign: a rounding difference in a gradient near zero moves a weight by 2·lr,
-    // so it runs at a rate at which even that stays below the bound.
+    // Lion's update is a sign: a rounding difference in a gradient near zero moves a weight by
+    // 2·lr, so it runs at a rate at which even that stays below the bound.
     const double lr = GetParam() == OptimizerKind::kLion ? 1e-4 : 0.01;
     Config config = toy_config(GetParam(), lr, stage, precision);
     config.optimizer.weight_decay = 0.01;
@@ -67,8 +69,9 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, EqualityMatrix,
                          [](const auto& info) { return kind_name(info.param); });
 
 // In fp32 the runs differ by the order of summation only: a few ulps (6e-8) of the gradient a step,
-// which 20 steps of these contracting updates do not amplify beyond 100 ulps. Adam divides by √v, so
-// an error relative to the gradient stays relative to the update: 20 · lr · 1e-5 bounds the weights.
+// which 20 steps of these contracting updates do not amplify beyond 100 ulps. Adam divides by √v,
+// so an error relative to the gradient stays relative to the update: 20 · lr · 1e-5 bounds the
+// weights.
 TEST_P(EqualityMatrix, Fp32) {
   for (const bool clip : {false, true}) {
     for (const bool sam : {false, true}) {
@@ -79,7 +82,8 @@ TEST_P(EqualityMatrix, Fp32) {
             SCOPED_TRACE(::testing::Message()
                          << "stage " << stage << ", " << world << " ranks, accumulation "
                          << accumulation << (clip ? ", clip" : "") << (sam ? ", SAM" : ""));
-            const Trajectory parts = run(world, config(stage, clip, sam, DType::kF32), accumulation);
+            const Trajectory parts =
+                run(world, config(stage, clip, sam, DType::kF32), accumulation);
             for (int i = 0; i < kSteps; ++i) {
               const auto step = static_cast<size_t>(i);
               EXPECT_NEAR(parts.losses[step], whole.losses[step], 1e-5 * whole.losses[step]);
@@ -112,9 +116,9 @@ TEST_P(EqualityMatrix, StagesAgreeBitwise) {
 }
 
 // In bf16 a gradient element carries a relative error of 2^-9 from rounding, however the batch is
-// cut; weights are stored with 8 bits. A whole run and a cut run may therefore differ by one working
-// ulp where a master lies near a rounding boundary; the losses of these 20 steps, whose weights are
-// below 1, stay within 20 · lr · 2^-8 plus the ulp's own effect, 2^-8 of the loss each.
+// cut; weights are stored with 8 bits. A whole run and a cut run may therefore differ by one
+// working ulp where a master lies near a rounding boundary; the losses of these 20 steps, whose
+// weights are below 1, stay within 20 · lr · 2^-8 plus the ulp's own effect, 2^-8 of the loss each.
 TEST_P(EqualityMatrix, Bf16) {
   const Trajectory whole = run(1, config(0, false, false, DType::kBF16), 1);
   for (const int world : {2, 4}) {

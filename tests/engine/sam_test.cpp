@@ -1,5 +1,5 @@
-// SAM on a sharded optimizer: two passes, one perturbation, exact restoration, and what happens when
-// a pass fails.
+// SAM on a sharded optimizer: two passes, one perturbation, exact restoration, and what happens
+// when a pass fails.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -27,24 +27,24 @@ TEST_P(Sam, EvaluatesEachMicroBatchTwiceAndOnlyOnEveryKthStep) {  // K5
   Config config = with_sam(sgd(0.1, GetParam()), 0.05);
   config.sam.interval = 3;
   config.batch.accumulation_steps = 2;
-  train<QuadraticModule>(2, config, make<QuadraticModule>(std::vector<float>{3, 4}),
-                         [](Engine& engine, QuadraticModule& m, int) {
-                           std::vector<std::vector<int64_t>> calls;
-                           for (int step = 0; step < 6; ++step) {
-                             calls.emplace_back();
-                             engine.train_batch([&](int64_t micro) {
-                               calls.back().push_back(micro);
-                               return m.loss();
-                             });
-                             EXPECT_EQ(engine.report().outcome.perturbed, step % 3 == 2);
-                           }
-                           const std::vector<int64_t> once = {0, 1};
-                           const std::vector<int64_t> twice = {0, 1, 0, 1};
-                           EXPECT_EQ(calls, (std::vector<std::vector<int64_t>>{once, once, twice, once,
-                                                                               once, twice}));
-                           EXPECT_EQ(engine.global_steps(), 6);
-                           EXPECT_EQ(engine.optimizer().applied_steps(), 6);
-                         });
+  train<QuadraticModule>(
+      2, config, make<QuadraticModule>(std::vector<float>{3, 4}),
+      [](Engine& engine, QuadraticModule& m, int) {
+        std::vector<std::vector<int64_t>> calls;
+        for (int step = 0; step < 6; ++step) {
+          calls.emplace_back();
+          engine.train_batch([&](int64_t micro) {
+            calls.back().push_back(micro);
+            return m.loss();
+          });
+          EXPECT_EQ(engine.report().outcome.perturbed, step % 3 == 2);
+        }
+        const std::vector<int64_t> once = {0, 1};
+        const std::vector<int64_t> twice = {0, 1, 0, 1};
+        EXPECT_EQ(calls, (std::vector<std::vector<int64_t>>{once, once, twice, once, once, twice}));
+        EXPECT_EQ(engine.global_steps(), 6);
+        EXPECT_EQ(engine.optimizer().applied_steps(), 6);
+      });
 }
 
 TEST_P(Sam, RhoZeroIsTheBaseOptimizerBitForBit) {  // K6, davda54/sam #80
@@ -80,15 +80,15 @@ TEST_P(Sam, EqualsAFloat64Reference) {  // K6
     }
   }
   for (const int world : {1, 2, 4}) {
-    auto module = train<QuadraticModule>(
-        world, with_sam(sgd(0.1, GetParam()), 0.5),
-        make<QuadraticModule>(std::vector<float>{3, 4, -1}),
-        [&](Engine& engine, QuadraticModule& m, int) {
-          for (int step = 0; step < 10; ++step) {
-            engine.train_batch([&](int64_t) { return m.loss(c); });
-            EXPECT_NEAR(engine.report().outcome.e_norm, 0.5, 1e-6);  // K8: at any number of ranks
-          }
-        });
+    auto module = train<QuadraticModule>(world, with_sam(sgd(0.1, GetParam()), 0.5),
+                                         make<QuadraticModule>(std::vector<float>{3, 4, -1}),
+                                         [&](Engine& engine, QuadraticModule& m, int) {
+                                           for (int step = 0; step < 10; ++step) {
+                                             engine.train_batch([&](int64_t) { return m.loss(c); });
+                                             EXPECT_NEAR(engine.report().outcome.e_norm, 0.5,
+                                                         1e-6);  // K8: at any number of ranks
+                                           }
+                                         });
     for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(values(module->w)[i], w[i], 1e-5);
   }
 }
@@ -199,8 +199,8 @@ TEST_P(Sam, ParametersWithoutGradientStayAsTheyAre) {  // nblt/F-SAM #1
   EXPECT_TRUE(same_bits(module->u, at::ones({3})));
 }
 
-// A layer used in the first pass only is perturbed but gets no second gradient. Restoration must not
-// depend on one (Composer's leaves it perturbed for ever).
+// A layer used in the first pass only is perturbed but gets no second gradient. Restoration must
+// not depend on one (Composer's leaves it perturbed for ever).
 TEST_P(Sam, LayersUsedInTheFirstPassOnlyAreRestored) {
   struct TwoLayers : torch::nn::Module {
     TwoLayers() {
@@ -210,16 +210,16 @@ TEST_P(Sam, LayersUsedInTheFirstPassOnlyAreRestored) {
     at::Tensor a, b;
   };
   for (const auto precision : {DType::kF32, DType::kBF16}) {
-    auto module = train<TwoLayers>(
-        2, with_sam(sgd(0.1, GetParam(), precision), 3.0), make<TwoLayers>(),
-        [](Engine& engine, TwoLayers& m, int) {
-          int call = 0;
-          engine.train_batch([&](int64_t) {
-            return call++ == 0 ? (m.a.sum() + m.b.sum()).to(at::kFloat) : m.a.sum().to(at::kFloat);
-          });
-          EXPECT_TRUE(engine.was_step_applied());
-          expect_clean_weights(engine);
-        });
+    auto module = train<TwoLayers>(2, with_sam(sgd(0.1, GetParam(), precision), 3.0),
+                                   make<TwoLayers>(), [](Engine& engine, TwoLayers& m, int) {
+                                     int call = 0;
+                                     engine.train_batch([&](int64_t) {
+                                       return call++ == 0 ? (m.a.sum() + m.b.sum()).to(at::kFloat)
+                                                          : m.a.sum().to(at::kFloat);
+                                     });
+                                     EXPECT_TRUE(engine.was_step_applied());
+                                     expect_clean_weights(engine);
+                                   });
     EXPECT_EQ(values(module->b), std::vector<float>(5, 1.f));
   }
 }
@@ -243,7 +243,7 @@ void expect_skip(int64_t stage, Fault fault, int bad_pass, SamScope scope, DType
           const at::Tensor loss = m.loss();
           if (!now) return loss;
           if (fault == Fault::kThrow) throw std::runtime_error("out of data");
-          return fault == Fault::kNanLoss ? loss * nan : m.loss({nan, 0, 0}) ;
+          return fault == Fault::kNanLoss ? loss * nan : m.loss({nan, 0, 0});
         };
         if (fault == Fault::kThrow) {
           try {
@@ -319,16 +319,15 @@ TEST_P(Sam, WeightsAreGuardedWhilePerturbed) {
 // r = (L(w+e) − L(w)) / (ρ‖g‖) is 1 + ρ/(2‖g‖) for this quadratic; √N would betray a shard norm.
 TEST_P(Sam, EfficacyIsThatOfTheWholeGradient) {  // K11
   for (const int world : {1, 2, 4}) {
-    train<QuadraticModule>(
-        world, with_sam(sgd(0.0, GetParam()), 0.01),
-        make<QuadraticModule>(std::vector<float>{3, 4, 12, 84}),
-        [](Engine& engine, QuadraticModule& m, int) {
-          engine.train_batch([&](int64_t) { return m.loss(); });
-          const StepOutcome& o = engine.report().outcome;
-          EXPECT_NEAR(o.ascent_norm, 85.0, 1e-4);
-          const double r = (o.loss_perturbed - o.loss) / (0.01 * o.ascent_norm);
-          EXPECT_NEAR(r, 1.0, 0.02);
-        });
+    train<QuadraticModule>(world, with_sam(sgd(0.0, GetParam()), 0.01),
+                           make<QuadraticModule>(std::vector<float>{3, 4, 12, 84}),
+                           [](Engine& engine, QuadraticModule& m, int) {
+                             engine.train_batch([&](int64_t) { return m.loss(); });
+                             const StepOutcome& o = engine.report().outcome;
+                             EXPECT_NEAR(o.ascent_norm, 85.0, 1e-4);
+                             const double r = (o.loss_perturbed - o.loss) / (0.01 * o.ascent_norm);
+                             EXPECT_NEAR(r, 1.0, 0.02);
+                           });
   }
 }
 

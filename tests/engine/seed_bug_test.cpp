@@ -65,21 +65,22 @@ INSTANTIATE_TEST_SUITE_P(StageRanksOptimizer, SeedBug, ::testing::ValuesIn(cases
                          });
 
 TEST_P(SeedBug, K1OneSetOfGroups) {
-  train<QuadraticModule>(
-      GetParam().world, config(/*sam=*/true), make<QuadraticModule>(std::vector<float>{3, 4}),
-      [](Engine& engine, QuadraticModule& m, int) {
-        ASSERT_NE(engine.sam(), nullptr);
-        EXPECT_EQ(&engine.param_groups(), &engine.optimizer().param_groups());
-        EXPECT_EQ(&engine.param_groups(), &engine.sam()->param_groups());
-        // What is written through one is what the kernel uses: lr = 0 freezes the weights.
-        engine.sam()->param_groups()[0].lr = 0;
-        const at::Tensor before = m.w.detach().clone();
-        engine.train_batch([&](int64_t) { return m.loss(); });
-        EXPECT_TRUE(same_bits(before, m.w));
-        engine.sam()->param_groups()[0].lr = 0.5;
-        engine.train_batch([&](int64_t) { return m.loss(); });
-        EXPECT_FALSE(same_bits(before, m.w));
-      });
+  train<QuadraticModule>(GetParam().world, config(/*sam=*/true),
+                         make<QuadraticModule>(std::vector<float>{3, 4}),
+                         [](Engine& engine, QuadraticModule& m, int) {
+                           ASSERT_NE(engine.sam(), nullptr);
+                           EXPECT_EQ(&engine.param_groups(), &engine.optimizer().param_groups());
+                           EXPECT_EQ(&engine.param_groups(), &engine.sam()->param_groups());
+                           // What is written through one is what the kernel uses: lr = 0 freezes
+                           // the weights.
+                           engine.sam()->param_groups()[0].lr = 0;
+                           const at::Tensor before = m.w.detach().clone();
+                           engine.train_batch([&](int64_t) { return m.loss(); });
+                           EXPECT_TRUE(same_bits(before, m.w));
+                           engine.sam()->param_groups()[0].lr = 0.5;
+                           engine.train_batch([&](int64_t) { return m.loss(); });
+                           EXPECT_FALSE(same_bits(before, m.w));
+                         });
 }
 
 // T = 8 batches, LR warm-up over 2, final multiplier 0.1: the multipliers are those of Composer's
@@ -93,22 +94,21 @@ TEST_P(SeedBug, K2WeightsMoveExactlyWhenTheRateIsNotZero) {
   c.scheduler->kind = ScheduleKind::kCosine;
   c.scheduler->warmup_steps = 2;
   c.scheduler->alpha_f = 0.1;
-  train<QuadraticModule>(
-      GetParam().world, c, make<QuadraticModule>(std::vector<float>{3, 4, -2}),
-      [](Engine& engine, QuadraticModule& m, int) {
-        double first_loss = 0;
-        double last_loss = 0;
-        for (int t = 0; t < 8; ++t) {
-          const at::Tensor before = m.w.detach().clone();
-          EXPECT_NEAR(engine.lr(), 0.1 * kAlpha[t], 1e-7);
-          last_loss = engine.train_batch([&](int64_t) { return m.loss(); });
-          if (t == 0) first_loss = last_loss;
-          EXPECT_NEAR(engine.report().lr, 0.1 * kAlpha[t], 1e-7);
-          EXPECT_EQ(same_bits(before, m.w), kAlpha[t] == 0) << "batch " << t;
-          expect_clean_weights(engine);
-        }
-        EXPECT_LT(last_loss, first_loss);
-      });
+  train<QuadraticModule>(GetParam().world, c, make<QuadraticModule>(std::vector<float>{3, 4, -2}),
+                         [](Engine& engine, QuadraticModule& m, int) {
+                           double first_loss = 0;
+                           double last_loss = 0;
+                           for (int t = 0; t < 8; ++t) {
+                             const at::Tensor before = m.w.detach().clone();
+                             EXPECT_NEAR(engine.lr(), 0.1 * kAlpha[t], 1e-7);
+                             last_loss = engine.train_batch([&](int64_t) { return m.loss(); });
+                             if (t == 0) first_loss = last_loss;
+                             EXPECT_NEAR(engine.report().lr, 0.1 * kAlpha[t], 1e-7);
+                             EXPECT_EQ(same_bits(before, m.w), kAlpha[t] == 0) << "batch " << t;
+                             expect_clean_weights(engine);
+                           }
+                           EXPECT_LT(last_loss, first_loss);
+                         });
 }
 
 TEST_P(SeedBug, K3WarmUpNeedsNoClosureAndIsInert) {

@@ -97,9 +97,7 @@ class Buffer {
   T* as() {
     return static_cast<T*>(data());
   }
-  DType dtype() const {
-    return dtype_;
-  }
+  DType dtype() const { return dtype_; }
 
   /// The elements' bytes, after checking the guards.
   std::vector<char> raw() {
@@ -153,9 +151,7 @@ class Doubles {
     if (device_ != nullptr) cudaFree(device_);
 #endif
   }
-  double* data() {
-    return device_ != nullptr ? static_cast<double*>(device_) : host_.data();
-  }
+  double* data() { return device_ != nullptr ? static_cast<double*>(device_) : host_.data(); }
   std::vector<double> values() {
 #ifdef ZEROSHARP_CUDA
     if (device_ != nullptr) {

@@ -20,8 +20,8 @@ Factory<M> make(Args... args) {
   return [=] { return std::make_shared<M>(args...); };
 }
 
-/// Builds a module and an engine on each of `world` thread ranks, runs `body`, checks that all ranks
-/// end with the same bits in every parameter, and returns rank 0's module.
+/// Builds a module and an engine on each of `world` thread ranks, runs `body`, checks that all
+/// ranks end with the same bits in every parameter, and returns rank 0's module.
 template <class M>
 std::shared_ptr<M> train(int world, const Config& config, const Factory<M>& factory,
                          const std::function<void(Engine&, M&, int rank)>& body,
@@ -43,7 +43,8 @@ std::shared_ptr<M> train(int world, const Config& config, const Factory<M>& fact
   return modules[0];
 }
 
-/// The fp32 master of an engine's only group, gathered over ranks by hand: each rank adds its piece.
+/// The fp32 master of an engine's only group, gathered over ranks by hand: each rank adds its
+/// piece.
 inline std::vector<float> owned_master(Engine& engine) {
   return values(engine.optimizer().flat_groups()[0]->master());
 }

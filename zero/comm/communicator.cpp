@@ -174,9 +174,7 @@ void Communicator::all_gather(FlatSpan span, Stream stream) {
 void Communicator::broadcast(FlatSpan span, int root, Stream stream) {
   perform({CollectiveOp::kBroadcast, span, ReduceOp::kSum, root, stream});
 }
-void Communicator::barrier() {
-  perform({});
-}
+void Communicator::barrier() { perform({}); }
 
 Work Communicator::all_reduce_async(FlatSpan span, ReduceOp op, Stream stream) {
   return perform_async({CollectiveOp::kAllReduce, span, op, 0, stream});

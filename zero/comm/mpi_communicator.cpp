@@ -115,8 +115,8 @@ class MpiCommunicator final : public Communicator {
     const int64_t chunk = std::max<int64_t>(1, options_.chunk_bytes / unit);
     const int64_t longest = slice_of(span.numel, 0, size()).size();
     const auto ranks = static_cast<size_t>(size());
-    scratch_.resize(std::max(scratch_.size(),
-                             ranks * static_cast<size_t>(std::min(chunk, longest) * unit)));
+    scratch_.resize(
+        std::max(scratch_.size(), ranks * static_cast<size_t>(std::min(chunk, longest) * unit)));
     send_counts_.resize(ranks);
     send_offsets_.resize(ranks);
     receive_counts_.resize(ranks);

@@ -16,8 +16,8 @@ struct MpiCommOptions {
 bool built_with_mpi() noexcept;
 
 /// Initializes MPI if needed (it is finalized at exit) and gives a communicator over all its
-/// processes. Reductions exchange slices as bytes and sum them in rank order, so results are bitwise
-/// those of thread ranks. Throws CommError; ConfigError in a build without MPI.
+/// processes. Reductions exchange slices as bytes and sum them in rank order, so results are
+/// bitwise those of thread ranks. Throws CommError; ConfigError in a build without MPI.
 std::unique_ptr<Communicator> make_mpi_communicator(MpiCommOptions options = {});
 
 }  // namespace zerosharp

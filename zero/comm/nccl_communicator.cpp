@@ -90,9 +90,9 @@ class NcclCommunicator final : public Communicator {
 
   void exchange_fingerprint(uint64_t mine, uint64_t* out) override {
     auto* words = static_cast<uint64_t*>(words_);
-    check_cuda(cudaMemcpyAsync(words + rank(), &mine, sizeof mine, cudaMemcpyHostToDevice,
-                               side_stream_),
-               "cudaMemcpyAsync");
+    check_cuda(
+        cudaMemcpyAsync(words + rank(), &mine, sizeof mine, cudaMemcpyHostToDevice, side_stream_),
+        "cudaMemcpyAsync");
     check(ncclAllGather(words + rank(), words, 1, ncclUint64, comm_, side_stream_),
           "ncclAllGather");
     check_cuda(cudaMemcpyAsync(out, words, sizeof(uint64_t) * static_cast<size_t>(size()),
