@@ -12,7 +12,8 @@ step() {
   start=$(date +%s)
   log=$(mktemp)
   printf '%s … ' "$what"
-  "$@" >"$log" 2>&1 || status=$?
+  "$@" >"$log" 2>&1 &  # not as part of a list, so that errexit holds inside functions
+  wait $! || status=$?
   if [ "$status" -ne 0 ]; then
     printf 'FAILED\n'
     tail -n 40 "$log" >&2
