@@ -56,32 +56,38 @@ double warmup_cosine_lr(const SchedulerConfig& c, int64_t t, double initial_lr) 
   return initial_lr * std::max(0.0, c.cos_min_ratio + (1.0 - c.cos_min_ratio) * cosine);
 }
 
-double stairs(double position, int64_t count) {
-  if (count <= 0) return position;
-  return std::floor(position * static_cast<double>(count)) / static_cast<double>(count);
+/// Share of the way up at update `b` ≥ 1 of a cycle of `first` rising and `second` falling steps;
+/// `stairs` > 0 cuts it into that many levels. From whole numbers, so that a step that lies on a
+/// stair is not rounded below it.
+double cycle_share(const SchedulerConfig& c, int64_t b, int64_t first, int64_t second) {
+  const int64_t into = b % (first + second);
+  const bool rising = into <= first;
+  const int64_t done = rising ? into : first + second - into;
+  const int64_t length = rising ? first : second;
+  const int64_t stairs = rising ? c.cycle_first_stair_count
+                                : c.cycle_second_stair_count.value_or(c.cycle_first_stair_count);
+  if (stairs == 0) return static_cast<double>(done) / static_cast<double>(length);
+  const double level = std::floor(static_cast<double>(done) * static_cast<double>(stairs) /
+                                  static_cast<double>(length));
+  return level / static_cast<double>(stairs);
 }
 
 ScheduledValue one_cycle(const SchedulerConfig& c, int64_t t) {
-  const double first = static_cast<double>(c.cycle_first_step_size);
-  const double second =
-      static_cast<double>(c.cycle_second_step_size.value_or(c.cycle_first_step_size));
-  const double total = first + second;
-  const double b = static_cast<double>(t + 1);
+  const int64_t first = c.cycle_first_step_size;
+  const int64_t second = c.cycle_second_step_size.value_or(first);
+  const int64_t total = first + second;
+  const int64_t b = t + 1;
   ScheduledValue value;
   value.sets_beta1 = c.cycle_momentum;
   if (b <= total) {
-    const double x = b / total - std::floor(b / total);
-    const double ratio = first / total;
-    const bool rising = x <= ratio;
-    const double position = rising ? x / ratio : (x - ratio) / (1.0 - ratio);
-    const int64_t count = rising ? c.cycle_first_stair_count
-                                 : c.cycle_second_stair_count.value_or(c.cycle_first_stair_count);
-    const double scale = rising ? stairs(position, count) : 1.0 - stairs(position, count);
-    value.lr = c.cycle_min_lr + (c.cycle_max_lr - c.cycle_min_lr) * scale;
-    value.beta1 = c.cycle_max_mom - (c.cycle_max_mom - c.cycle_min_mom) * scale;
+    const double share = cycle_share(c, b, first, second);
+    value.lr = c.cycle_min_lr + (c.cycle_max_lr - c.cycle_min_lr) * share;
+    value.beta1 = c.cycle_max_mom - (c.cycle_max_mom - c.cycle_min_mom) * share;
     return value;
   }
-  const double d = c.decay_step_size > 0 ? (b - total) / static_cast<double>(c.decay_step_size) : 0;
+  const double d = c.decay_step_size > 0
+                       ? static_cast<double>(b - total) / static_cast<double>(c.decay_step_size)
+                       : 0;
   value.lr = c.cycle_min_lr / (1.0 + c.decay_lr_rate * d);
   value.beta1 = c.cycle_max_mom * (1.0 + c.decay_mom_rate * d);
   return value;
@@ -148,8 +154,8 @@ ScheduledValue scheduled_value(const SchedulerConfig& config, int64_t applied, d
       return {warmup_cosine_lr(config, t, initial_lr)};
     case ScheduleKind::kOneCycle: {
       if (t >= 0) return one_cycle(config, t);
-      // Before its first step DeepSpeed has only written the lower bound and the upper momentum.
-      return {config.cycle_min_lr, config.cycle_momentum, config.cycle_max_mom};
+      // Before its first step DeepSpeed has only written both lower bounds.
+      return {config.cycle_min_lr, config.cycle_momentum, config.cycle_min_mom};
     }
   }
   return {initial_lr};

@@ -13,6 +13,12 @@
 namespace zerosharp {
 namespace {
 
+std::string number_text(double value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
 DType dtype_named(const std::string& name) {
   if (name == "bf16" || name == "bfloat16") return DType::kBF16;
   if (name == "fp16" || name == "float16" || name == "half") return DType::kF16;
@@ -24,7 +30,7 @@ void read_precision(const KeyValues& v, Config& config, Complaints& complaints) 
   const bool fp16 = v.boolean("fp16.enabled", false);
   if (bf16 && fp16) {
     complaints.add(v.where("fp16.enabled"), "fp16.enabled",
-                   "bf16.enabled is true as well; enable one of the two");
+                   "true, and bf16.enabled is true as well; enable one of the two");
   }
   config.precision = bf16 ? DType::kBF16 : fp16 ? DType::kF16 : DType::kF32;
   config.fp16.loss_scale = v.number("fp16.loss_scale", 0);
@@ -61,6 +67,24 @@ void read_zero(KeyValues& v, Config& config, Complaints& complaints) {
   }
 }
 
+/// Complains about keys below `prefix` that are set but mean nothing to the `type` chosen by
+/// `type_key`: an error, or a warning where an override chose the type over a file written for
+/// another one.
+void check_used(KeyValues& v, Complaints& complaints, const std::string& prefix,
+                const std::string& type_key, const std::vector<std::string>& used) {
+  const std::string chosen = type_key + " " + v.string(type_key, "");
+  for (const KeySpec& key : key_table()) {
+    const std::string path(key.path);
+    if (path.rfind(prefix, 0) != 0 || path == type_key || !v.has(path)) continue;
+    if (std::find(used.begin(), used.end(), path.substr(prefix.size())) != used.end()) continue;
+    if (v.where(type_key) == "(override)" && v.where(path) != "(override)") {
+      v.warn(v.where(path) + ": " + path + ": no effect with " + chosen);
+    } else {
+      complaints.add(v.where(path), path, "means nothing to " + chosen + "; remove it");
+    }
+  }
+}
+
 struct NamedOptimizer {
   kernels::OptimizerKind kind;
   std::vector<std::string> keys;  // of optimizer.params that mean something to it
@@ -80,37 +104,47 @@ NamedOptimizer optimizer_named(const std::string& type, bool adam_w_mode) {
   return {adam_w_mode ? Kind::kAdamW : Kind::kAdam, adam};
 }
 
+/// Which of AdamW and Adam with L2 a file means is easily mistaken; says so where it may be.
+void warn_about_decay(KeyValues& v, const std::string& source, const std::string& type) {
+  const std::string mode = "optimizer.params.adam_w_mode";
+  if (type == "adam" && !v.has(mode)) {
+    v.warn(source +
+           ": optimizer.type Adam means decoupled weight decay (AdamW), as in DeepSpeed; " +
+           "set " + mode + "=false for L2");
+  }
+  if (type == "adamw" && !v.boolean(mode, true)) {
+    v.warn(v.where(mode) + ": " + mode + ": optimizer.type AdamW always decouples weight decay; " +
+           "write type Adam for L2");
+  }
+}
+
+void read_betas(const KeyValues& v, OptimizerConfig& o, Complaints& complaints) {
+  const std::string path = "optimizer.params.betas";
+  if (!v.has(path)) return;
+  const auto betas = v.numbers(path);
+  if (betas.size() != 2 || betas[0] >= 1 || betas[1] >= 1) {
+    complaints.add(v.where(path), path, "must be two numbers in [0, 1), got " + v.text(path));
+    return;
+  }
+  o.beta1 = betas[0];
+  o.beta2 = betas[1];
+}
+
 void read_optimizer(KeyValues& v, Config& config, Complaints& complaints) {
   const std::string p = "optimizer.params.";
   const std::string type = v.string("optimizer.type", "adamw");
   if (v.has_section("optimizer.params") && !v.has("optimizer.type")) {
-    complaints.add(config.source, "optimizer.type", "is missing; name the update rule");
+    complaints.add(config.source, "optimizer.type",
+                   "is missing; name the update rule, for example \"AdamW\"");
+    return;
   }
   const NamedOptimizer named = optimizer_named(type, v.boolean(p + "adam_w_mode", true));
+  check_used(v, complaints, p, "optimizer.type", named.keys);
+  warn_about_decay(v, config.source, type);
   OptimizerConfig& o = config.optimizer;
   o.kind = named.kind;
-  for (const KeySpec& key : key_table()) {
-    const std::string path(key.path);
-    if (path.compare(0, p.size(), p) != 0 || !v.has(path)) continue;
-    const std::string name = path.substr(p.size());
-    if (std::find(named.keys.begin(), named.keys.end(), name) != named.keys.end()) continue;
-    complaints.add(v.where(path), path,
-                   "optimizer type " + type + " has no such parameter; remove it");
-  }
-  if (type == "adam" && !v.has(p + "adam_w_mode")) {
-    v.warn(config.source + ": optimizer.type Adam means decoupled weight decay (AdamW), as in " +
-           "DeepSpeed; set optimizer.params.adam_w_mode=false for L2");
-  }
   o.lr = v.number(p + "lr", type == "adagrad" ? 0.01 : 1e-3);
-  if (v.has(p + "betas")) {
-    const auto betas = v.numbers(p + "betas");
-    if (betas.size() != 2 || betas[0] >= 1 || betas[1] >= 1) {
-      complaints.add(v.where(p + "betas"), p + "betas", "must be two numbers in [0, 1)");
-    } else {
-      o.beta1 = betas[0];
-      o.beta2 = betas[1];
-    }
-  }
+  read_betas(v, o, complaints);
   o.eps = v.number(p + "eps", o.kind == kernels::OptimizerKind::kAdagrad ? 1e-10 : 1e-8);
   o.weight_decay = v.number(p + "weight_decay", 0);
   o.bias_correction = v.boolean(p + "bias_correction", true);
@@ -120,7 +154,9 @@ void read_optimizer(KeyValues& v, Config& config, Complaints& complaints) {
   o.decoupled_decay = v.boolean(p + "decoupled_decay", false);
   o.lr_decay = v.number(p + "lr_decay", 0);
   if (o.nesterov && (o.momentum == 0 || o.dampening != 0)) {
-    complaints.add(v.where(p + "nesterov"), p + "nesterov", "needs momentum > 0 and dampening 0");
+    complaints.add(v.where(p + "nesterov"), p + "nesterov",
+                   "true needs momentum > 0 and dampening 0, got momentum " +
+                       number_text(o.momentum) + " and dampening " + number_text(o.dampening));
   }
 }
 
@@ -134,17 +170,39 @@ ScheduleKind schedule_named(const std::string& type) {
   return ScheduleKind::kConstant;
 }
 
+/// The scheduler.params that mean something to `kind`.
+std::vector<std::string> keys_of(ScheduleKind kind) {
+  switch (kind) {
+    case ScheduleKind::kConstant:
+      return {"warmup_steps"};
+    case ScheduleKind::kLinear:
+    case ScheduleKind::kCosine:
+      return {"warmup_steps", "total_steps", "alpha_f"};
+    case ScheduleKind::kWarmupLR:
+      return {"warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type"};
+    case ScheduleKind::kWarmupDecayLR:
+      return {"warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type",
+              "total_num_steps"};
+    case ScheduleKind::kWarmupCosineLR:
+      return {"warmup_min_ratio", "warmup_num_steps", "warmup_type", "total_num_steps",
+              "cos_min_ratio"};
+    case ScheduleKind::kOneCycle:
+      return {"cycle_min_lr",           "cycle_max_lr",
+              "decay_lr_rate",          "cycle_first_step_size",
+              "cycle_second_step_size", "cycle_first_stair_count",
+              "decay_step_size",        "cycle_second_stair_count",
+              "cycle_momentum",         "cycle_min_mom",
+              "cycle_max_mom",          "decay_mom_rate"};
+  }
+  return {};
+}
+
 template <class T>
 std::optional<T> optional_of(bool set, T value) {
   return set ? std::optional<T>(value) : std::nullopt;
 }
 
-void read_scheduler(const KeyValues& v, Config& config, Complaints& complaints) {
-  if (!v.has_section("scheduler")) return;
-  if (!v.has("scheduler.type")) {
-    complaints.add(config.source, "scheduler.type", "is missing; name the schedule");
-    return;
-  }
+SchedulerConfig read_schedule(const KeyValues& v) {
   const std::string p = "scheduler.params.";
   SchedulerConfig s;
   s.kind = schedule_named(v.string("scheduler.type", ""));
@@ -172,13 +230,51 @@ void read_scheduler(const KeyValues& v, Config& config, Complaints& complaints) 
   s.cycle_min_mom = v.number(p + "cycle_min_mom", 0.8);
   s.cycle_max_mom = v.number(p + "cycle_max_mom", 0.9);
   s.decay_mom_rate = v.number(p + "decay_mom_rate", 0);
+  return s;
+}
+
+/// Schedules that are legal but probably not what was meant.
+void warn_about_schedule(KeyValues& v, const SchedulerConfig& s, double lr) {
+  const std::string p = "scheduler.params.";
+  const std::string at = v.where("scheduler.type") + ": ";
+  const bool warmup_lr =
+      s.kind == ScheduleKind::kWarmupLR || s.kind == ScheduleKind::kWarmupDecayLR;
+  if (warmup_lr && !s.warmup_max_lr) {
+    v.warn(at + p + "warmup_max_lr is not given; the rate rises to the optimizer's own, " +
+           number_text(lr));
+  }
+  const bool ours = s.kind == ScheduleKind::kLinear || s.kind == ScheduleKind::kCosine;
+  const bool theirs =
+      s.kind == ScheduleKind::kWarmupDecayLR || s.kind == ScheduleKind::kWarmupCosineLR;
+  const int64_t warmup = ours ? s.warmup_steps : s.warmup_num_steps;
+  const int64_t total = ours ? s.total_steps : s.total_num_steps;
+  if ((ours || theirs) && total <= warmup) {
+    v.warn(at + "the LR warm-up of " + std::to_string(warmup) + " steps leaves nothing of " +
+           std::to_string(total) + " for the decay");
+  }
+}
+
+void read_scheduler(KeyValues& v, Config& config, Complaints& complaints) {
+  if (!v.has_section("scheduler")) return;
+  if (!v.has("scheduler.type")) {
+    complaints.add(config.source, "scheduler.type",
+                   "is missing; name the schedule, for example \"cosine\"");
+    return;
+  }
+  const std::string p = "scheduler.params.";
+  const SchedulerConfig s = read_schedule(v);
+  check_used(v, complaints, p, "scheduler.type", keys_of(s.kind));
   if (s.kind == ScheduleKind::kOneCycle) {
     for (const char* key : {"cycle_min_lr", "cycle_max_lr"}) {
-      if (!v.has(p + key)) complaints.add(config.source, p + key, "is required by OneCycle");
+      if (!v.has(p + key)) {
+        complaints.add(v.where("scheduler.type"), p + key, "is required by OneCycle; add it");
+      }
     }
   }
+  if (!complaints.empty()) return;  // what is wrong already would only be repeated
   try {
     config.scheduler = checked_schedule(s, config.train.steps);
+    warn_about_schedule(v, *config.scheduler, config.optimizer.lr);
   } catch (const ConfigError& error) {
     complaints.add(v.where("scheduler.type"), "", error.what());
   }
@@ -198,9 +294,17 @@ void read_sam(const KeyValues& v, Config& config) {
   s.freeze_bn = v.boolean("sam.freeze_bn", true);
 }
 
-void read_model(const KeyValues& v, Config& config, Complaints& complaints) {
+std::vector<std::string> keys_of_model(const std::string& type) {
+  if (type == "mlp") return {"hidden_sizes"};
+  if (type == "resnet") return {"width", "blocks_per_stage"};
+  return {"n_layer",    "n_head",  "n_embd", "block_size",
+          "vocab_size", "dropout", "bias",   "tied_head"};
+}
+
+void read_model(KeyValues& v, Config& config, Complaints& complaints) {
   ModelConfig& m = config.model;
   m.type = v.string("model.type", "gpt");
+  check_used(v, complaints, "model.", "model.type", keys_of_model(m.type));
   m.n_layer = v.integer("model.n_layer", 4);
   m.n_head = v.integer("model.n_head", 4);
   m.n_embd = v.integer("model.n_embd", 128);
@@ -217,10 +321,10 @@ void read_model(const KeyValues& v, Config& config, Complaints& complaints) {
   }
   m.width = v.integer("model.width", 16);
   m.blocks_per_stage = v.integer("model.blocks_per_stage", 2);
-  if (m.n_embd % m.n_head != 0) {
+  if (m.type == "gpt" && m.n_embd % m.n_head != 0) {
     complaints.add(v.where("model.n_embd"), "model.n_embd",
                    std::to_string(m.n_embd) + " is not a multiple of model.n_head " +
-                       std::to_string(m.n_head));
+                       std::to_string(m.n_head) + "; change one of them");
   }
   const bool image = config.data.type == "fashion_mnist";
   if (image == (m.type == "gpt")) {
@@ -252,19 +356,15 @@ void read_batch(const KeyValues& v, Config& config, Complaints& complaints, int 
   given.train_batch_size = v.integer("train_batch_size", 0);
   given.micro_batch_size = v.integer("train_micro_batch_size_per_gpu", 0);
   given.accumulation_steps = v.integer("gradient_accumulation_steps", 0);
-  for (const char* key :
-       {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}) {
-    if (v.has(key) && v.integer(key, 0) < 1) {
-      complaints.add(v.where(key), key,
-                     "must be greater than 0, got " + std::to_string(v.integer(key, 0)));
-      return;
-    }
-  }
   if (!complaints.empty()) return;  // a wrong number elsewhere would only add noise
   try {
     config.batch = derive_batch(given, world_size);
   } catch (const ConfigError& error) {
-    complaints.add(config.source, "", error.what());
+    const char* set = "gradient_accumulation_steps";
+    for (const char* key : {"train_micro_batch_size_per_gpu", "train_batch_size"}) {
+      if (v.has(key)) set = key;
+    }
+    complaints.add(v.where(set), "", error.what());
   }
 }
 

@@ -18,23 +18,24 @@ struct Position {
   int column = 1;
 };
 
-/// Lines and columns of offsets in one text.
-class LineIndex {
- public:
-  explicit LineIndex(const std::string& text) {
-    for (size_t i = 0; i < text.size(); ++i) {
-      if (text[i] == '\n') starts_.push_back(i + 1);
+/// Line and column, both from 1, of the character at byte `offset`. Columns count characters (UTF-8
+/// code points), as editors do.
+Position position_at(const std::string& text, size_t offset) {
+  Position position;
+  for (size_t i = 0; i < std::min(offset, text.size()); ++i) {
+    const bool continues = (static_cast<unsigned char>(text[i]) & 0xC0u) == 0x80u;
+    if (text[i] == '\n') {
+      position = {position.line + 1, 1};
+    } else if (!continues) {
+      ++position.column;
     }
   }
-  Position at(size_t offset) const {
-    const auto next = std::upper_bound(starts_.begin(), starts_.end(), offset);
-    const auto line = static_cast<int>(next - starts_.begin());
-    return {line, static_cast<int>(offset - *(next - 1)) + 1};
-  }
+  return position;
+}
 
- private:
-  std::vector<size_t> starts_{0};
-};
+[[noreturn]] void fail_at(const std::string& source, Position position, const std::string& what) {
+  fail_config(source, ":", position.line, ":", position.column, ": ", what);
+}
 
 /// Index just behind the string that starts at `begin` (a quote), or the end of the text.
 size_t skip_string(const std::string& text, size_t begin) {
@@ -44,35 +45,51 @@ size_t skip_string(const std::string& text, size_t begin) {
 }
 
 /// Index just behind the comment that starts at `begin`, or `begin` if none does.
-size_t skip_comment(const std::string& text, size_t begin) {
+size_t skip_comment(const std::string& text, size_t begin, const std::string& source) {
   const bool line = text[begin] == '#' || text.compare(begin, 2, "//") == 0;
   if (line) return std::min(text.find('\n', begin), text.size());
   if (text.compare(begin, 2, "/*") != 0) return begin;
   const size_t end = text.find("*/", begin + 2);
-  return end == std::string::npos ? text.size() : end + 2;
+  if (end == std::string::npos) {
+    fail_at(source, position_at(text, begin), "this comment is never closed; end it with */");
+  }
+  return end + 2;
 }
 
-/// Comments and trailing commas become spaces, so that every other character keeps its place.
-std::string blank_extras(std::string text) {
-  constexpr size_t kNone = std::string::npos;
-  size_t comma = kNone;  // a comma after which only blanks have come
+/// Comments and trailing commas become spaces, so that every other byte keeps its place.
+std::string blank_extras(const std::string& text, const std::string& source) {
+  std::string clean = text;
+  char last = '\0';    // the last byte that was neither blank nor comment, and the one before
+  char before = '\0';  // it: a comma trails only where a value stands in front of it
+  size_t last_at = 0;
   for (size_t i = 0; i < text.size();) {
     const char c = text[i];
-    if (const size_t end = skip_comment(text, i); end != i) {
+    if (const size_t end = skip_comment(text, i, source); end != i) {
       for (; i < end; ++i) {
-        if (text[i] != '\n') text[i] = ' ';
+        if (text[i] != '\n') clean[i] = ' ';
       }
       continue;
     }
-    if ((c == '}' || c == ']') && comma != kNone) text[comma] = ' ';
-    if (c == ',') {
-      comma = i;
-    } else if (c != ' ' && c != '\t' && c != '\n' && c != '\r') {
-      comma = kNone;
+    const bool blank = c == ' ' || c == '\t' || c == '\n' || c == '\r';
+    const bool after_value = before != '\0' && before != ',' && before != '{' && before != '[';
+    if ((c == '}' || c == ']') && last == ',' && after_value) clean[last_at] = ' ';
+    if (!blank) {
+      before = last;
+      last = c;
+      last_at = i;
     }
     i = c == '"' ? skip_string(text, i) : i + 1;
   }
-  return text;
+  return clean;
+}
+
+/// What the parser found: its text is "[json.exception…] parse error at line 1, column 2: reason",
+/// or the same without the place, which is counted in the blanked text and in bytes.
+std::string reason_of(const json::exception& error) {
+  std::string reason = error.what();
+  reason.erase(0, reason.find("] ") + 2);
+  if (reason.rfind("parse error at line", 0) == 0) reason.erase(0, reason.find(": ") + 2);
+  return reason;
 }
 
 /// A character iterator that leaves word of how far the parser has come.
@@ -99,10 +116,11 @@ class CountingIterator {
   size_t* consumed_;
 };
 
+/// Builds the tree; `text` is what the user wrote, byte for byte as long as what is parsed.
 class Builder final : public nlohmann::json_sax<json> {
  public:
   Builder(const std::string& text, const std::string& source, const size_t& consumed)
-      : lines_(text), source_(source), consumed_(consumed) {}
+      : text_(text), source_(source), consumed_(consumed) {}
 
   JsonNode take_root() { return std::move(root_); }
 
@@ -136,11 +154,12 @@ class Builder final : public nlohmann::json_sax<json> {
 
   bool key(string_t& name) override {
     JsonNode& object = *stack_.back();
-    const Position position = here(name.size() + 2);
+    const Position position = position_at(text_, string_begin());
     for (const auto& [known, node] : object.members) {
       if (known != name) continue;
-      fail_config(source_, ":", position.line, ":", position.column, ": key \"", name,
-                  "\" stands twice in one object (first in line ", node.line, "); remove one");
+      fail_at(source_, position,
+              "key \"" + name + "\" stands twice in one object (first in line " +
+                  std::to_string(node.line) + "); remove one");
     }
     JsonNode node;
     node.line = position.line;
@@ -149,19 +168,25 @@ class Builder final : public nlohmann::json_sax<json> {
     return true;
   }
 
+  /// `offset` counts the bytes read so far, the offending one included.
   bool parse_error(std::size_t offset, const std::string&, const json::exception& error) override {
-    const Position position = lines_.at(offset > 0 ? offset - 1 : 0);
-    std::string reason = error.what();
-    if (const size_t colon = reason.rfind("column "); colon != std::string::npos) {
-      if (const size_t start = reason.find(": ", colon); start != std::string::npos) {
-        reason = reason.substr(start + 2);
-      }
-    }
-    fail_config(source_, ":", position.line, ":", position.column, ": not valid JSON: ", reason);
+    fail_at(source_, position_at(text_, offset > 0 ? offset - 1 : 0),
+            "not valid JSON: " + reason_of(error));
   }
 
  private:
-  Position here(size_t back) const { return lines_.at(consumed_ >= back ? consumed_ - back : 0); }
+  /// Where the string that was read last begins: back over its closing quote to the first one that
+  /// no odd number of backslashes escapes.
+  size_t string_begin() const {
+    size_t i = std::min(consumed_, text_.size()) - 1;
+    while (i > 0) {
+      --i;
+      size_t slashes = 0;
+      while (slashes < i && text_[i - 1 - slashes] == '\\') ++slashes;
+      if (text_[i] == '"' && slashes % 2 == 0) break;
+    }
+    return i;
+  }
 
   bool integer(int64_t value) {
     return scalar(JsonNode::Kind::kInteger, [&](JsonNode& node) {
@@ -178,9 +203,8 @@ class Builder final : public nlohmann::json_sax<json> {
     if (parent.kind == JsonNode::Kind::kObject) return parent.members.back().value;
     parent.items.emplace_back();
     JsonNode& item = parent.items.back();
-    const Position position = here(1);
-    item.line = position.line;
-    item.column = position.column;
+    item.line = parent.line;
+    item.column = parent.column;
     return item;
   }
 
@@ -194,9 +218,8 @@ class Builder final : public nlohmann::json_sax<json> {
 
   bool open(JsonNode::Kind kind) {
     if (stack_.size() >= kMaxDepth) {
-      const Position position = here(1);
-      fail_config(source_, ":", position.line, ":", position.column, ": nested deeper than ",
-                  kMaxDepth, " levels");
+      fail_at(source_, position_at(text_, consumed_ - 1),
+              "nested deeper than " + std::to_string(kMaxDepth) + " levels");
     }
     JsonNode& node = slot();
     node.kind = kind;
@@ -209,34 +232,38 @@ class Builder final : public nlohmann::json_sax<json> {
     return true;
   }
 
-  LineIndex lines_;
+  const std::string& text_;
   const std::string& source_;
   const size_t& consumed_;
   JsonNode root_;
   std::vector<JsonNode*> stack_;  // open containers; only the innermost one grows
 };
 
-void parse(const std::string& text, const std::string& source, JsonNode& root) {
+/// Parses `clean`, which is `text` with blanks in place of what strict JSON does not know.
+JsonNode parse(const std::string& clean, const std::string& text, const std::string& source) {
   size_t consumed = 0;
   Builder builder(text, source, consumed);
-  const CountingIterator begin(text.data(), &consumed);
-  const CountingIterator end(text.data() + text.size(), nullptr);
+  const CountingIterator begin(clean.data(), &consumed);
+  const CountingIterator end(clean.data() + clean.size(), nullptr);
   json::sax_parse(begin, end, &builder);
-  root = builder.take_root();
+  return builder.take_root();
 }
 
 }  // namespace
 
 JsonNode read_json(const std::string& text, const std::string& source) {
-  std::string clean = text.compare(0, 3, "\xEF\xBB\xBF") == 0 ? "   " + text.substr(3) : text;
-  clean = blank_extras(std::move(clean));
+  if (text.compare(0, 3, "\xEF\xBB\xBF") == 0) return read_json(text.substr(3), source);
+  if (const size_t zero = text.find('\0'); zero != std::string::npos) {
+    fail_at(source, position_at(text, zero), "a zero byte is no text; save the file as UTF-8");
+  }
+  const std::string clean = blank_extras(text, source);
   if (clean.find_first_not_of(" \t\r\n") == std::string::npos) {
     fail_config(source, ": the file is empty; a configuration is a JSON object { … }");
   }
-  JsonNode root;
-  parse(clean, source, root);
+  JsonNode root = parse(clean, text, source);
   if (root.kind != JsonNode::Kind::kObject) {
-    fail_config(source, ":1:1: the top level must be an object { … }, got ", to_text(root));
+    const Position position = position_at(text, clean.find_first_not_of(" \t\r\n"));
+    fail_at(source, position, "the top level must be an object { … }, got " + to_text(root));
   }
   return root;
 }
@@ -244,7 +271,7 @@ JsonNode read_json(const std::string& text, const std::string& source) {
 JsonNode read_json_value(const std::string& text) {
   JsonNode node;
   if (json::accept(text)) {
-    parse(text, "override", node);
+    node = parse(text, text, "(override)");
   } else {
     node.kind = JsonNode::Kind::kString;
     node.string = text;
@@ -277,8 +304,10 @@ std::string to_text(const JsonNode& node) {
       text = "{…}";
       break;
   }
-  constexpr size_t kMost = 60;
-  return text.size() > kMost ? text.substr(0, kMost) + "…" : text;
+  size_t most = 60;
+  if (text.size() <= most) return text;
+  while ((static_cast<unsigned char>(text[most]) & 0xC0u) == 0x80u) --most;  // no half characters
+  return text.substr(0, most) + "…";
 }
 
 }  // namespace zerosharp

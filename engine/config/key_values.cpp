@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <cstdlib>
 #include <sstream>
 
 #include "kernels/error.h"
@@ -49,6 +50,12 @@ std::string range_text(const KeySpec& key) {
   return text.str();
 }
 
+bool has_choice(const KeySpec& key, const std::string& name) {
+  const auto choices = split(key.choices, '|');
+  return std::any_of(choices.begin(), choices.end(),
+                     [&](const std::string& choice) { return lower(choice) == lower(name); });
+}
+
 /// Empty if `node` fits `key`; else what it should be.
 std::string mismatch(JsonNode& node, const KeySpec& key) {
   const auto in_range = [&](double value) {
@@ -65,13 +72,9 @@ std::string mismatch(JsonNode& node, const KeySpec& key) {
       return in_range(node.number) ? "" : "must be a number of " + range_text(key);
     case KeyType::kString:
       return node.kind == Kind::kString ? "" : "must be a string";
-    case KeyType::kChoice: {
-      if (node.kind != Kind::kString) return "must be one of " + std::string(key.choices);
-      for (const std::string& choice : split(key.choices, '|')) {
-        if (lower(choice) == lower(node.string)) return "";
-      }
+    case KeyType::kChoice:
+      if (node.kind == Kind::kString && has_choice(key, node.string)) return "";
       return "must be one of " + std::string(key.choices);
-    }
     case KeyType::kNumbers:
     case KeyType::kIntegers:
       if (node.kind != Kind::kArray) return "must be an array of numbers";
@@ -113,8 +116,7 @@ bool is_disabled_section(const JsonNode& node) {
 bool is_neutral(const JsonNode& node, const KeySpec& key) {
   if (node.kind == Kind::kNull || is_disabled_section(node)) return true;
   if (to_text(node) == key.neutral) return true;
-  return is_number(node) && !key.neutral.empty() &&
-         std::to_string(static_cast<int64_t>(node.number)) == key.neutral;
+  return is_number(node) && node.number == std::strtod(std::string(key.neutral).c_str(), nullptr);
 }
 
 }  // namespace
@@ -143,23 +145,20 @@ KeyValues::KeyValues(const JsonNode& root, const std::string& source,
   in_override_ = true;
   for (const std::string& assignment : overrides) override_with(assignment);
   in_override_ = false;
-  if (!unresolved_.empty()) {
-    std::string paths;
-    for (const std::string& path : unresolved_) {
-      if (values_.count(path) == 0) paths += (paths.empty() ? "" : ", ") + path;
-    }
-    if (!paths.empty()) {
-      complaints_.add(source_, paths,
-                      "\"auto\" is filled in by a trainer that knows the value; here it must be "
-                      "given: write it into the file or add KEY=VALUE to the command");
-    }
-  }
+  read_cpu_offload();
+  report_unresolved();
   report_ignored();
 }
 
 void KeyValues::walk(const JsonNode& object, const std::string& prefix) {
   for (const auto& [name, node] : object.members) {
-    visit(node, prefix.empty() ? name : prefix + "." + name);
+    const std::string path = prefix.empty() ? name : prefix + "." + name;
+    if (name.empty() || name.find('.') != std::string::npos) {
+      complaints_.add(place(node), path,
+                      "unknown key; sections are nested in a file: {\"sam\": {\"rho\": 0.1}}");
+      continue;
+    }
+    visit(node, path);
   }
 }
 
@@ -181,17 +180,22 @@ void KeyValues::visit_known(const JsonNode& node, const std::string& path, const
     }
     return;
   }
+  values_.erase(path);
+  unresolved_.erase(path);
   if (node.kind == Kind::kNull) return;  // as if it were absent
-  if (node.kind == Kind::kString && node.string == "auto" && key.type != KeyType::kAny) {
-    if (key.effect == KeyEffect::kHonoured) unresolved_.push_back(path);
-    return;
+  const bool is_auto = node.kind == Kind::kString && lower(node.string) == "auto";
+  if (is_auto && key.effect == KeyEffect::kHonoured && !has_choice(key, "auto")) {
+    unresolved_.insert(path);
+  } else if (is_auto && key.effect == KeyEffect::kNoEffect) {
+    ignored_[key.meaning].insert(path);
+  } else {
+    take(node, path, key);
   }
-  take(node, path, key);
 }
 
 void KeyValues::visit_section(const JsonNode& node, const std::string& path) {
   if (node.kind == Kind::kObject) return walk(node, path);
-  if (node.kind == Kind::kNull) return;
+  if (node.kind == Kind::kNull) return erase_section(path);
   if (path == "zero_optimization" && node.kind == Kind::kBool) {
     warnings_.push_back(place(node) + ": zero_optimization: " + to_text(node) +
                         " is an old form; it is read as stage " + (node.boolean ? "1" : "0"));
@@ -205,29 +209,21 @@ void KeyValues::visit_section(const JsonNode& node, const std::string& path) {
   complaints_.add(place(node), path, "must be a section { … }, got " + to_text(node));
 }
 
+void KeyValues::erase_section(const std::string& path) {
+  const auto below = [&](const auto& entry) { return entry.rfind(path + ".", 0) == 0; };
+  std::erase_if(values_, [&](const auto& entry) { return below(entry.first); });
+  std::erase_if(unresolved_, below);
+}
+
 void KeyValues::take(JsonNode node, const std::string& path, const KeySpec& key) {
-  if (key.type == KeyType::kBool && node.kind == Kind::kString) {
-    const std::string word = lower(node.string);
-    if (word == "true" || word == "false") {
-      warnings_.push_back(place(node) + ": " + path + ": the string " + to_text(node) +
-                          " is read as " + word + "; write it without quotes");
-      node.kind = Kind::kBool;
-      node.boolean = word == "true";
-    }
-  }
+  if (key.type == KeyType::kBool) read_loose_bool(node, path);
   const std::string wrong = mismatch(node, key);
   if (!wrong.empty()) {
     complaints_.add(place(node), path, wrong + ", got " + to_text(node));
     return;
   }
   if (key.effect == KeyEffect::kNoEffect) {
-    if (path != "$schema") ignored_[key.meaning].push_back(path);
-    if (path == "zero_optimization.cpu_offload" && node.boolean) {
-      JsonNode device;
-      device.kind = Kind::kString;
-      device.string = "cpu";
-      values_["zero_optimization.offload_optimizer.device"] = {device, place(node)};
-    }
+    if (path != "$schema") ignored_[key.meaning].insert(path);
     return;
   }
   if (key.type == KeyType::kChoice) node.string = lower(node.string);
@@ -235,20 +231,75 @@ void KeyValues::take(JsonNode node, const std::string& path, const KeySpec& key)
   values_[path] = {std::move(node), std::move(set_at)};
 }
 
+/// Booleans as DeepSpeed's users write them: "true", "False", 1, 0.
+void KeyValues::read_loose_bool(JsonNode& node, const std::string& path) {
+  const std::string word = node.kind == Kind::kString ? lower(node.string) : to_text(node);
+  const bool yes = word == "true" || word == "1";
+  if (node.kind == Kind::kBool || (!yes && word != "false" && word != "0")) return;
+  warnings_.push_back(place(node) + ": " + path + ": " + to_text(node) + " is read as " +
+                      (yes ? "true" : "false") + "; write " + (yes ? "true" : "false"));
+  node.kind = Kind::kBool;
+  node.boolean = yes;
+}
+
 void KeyValues::override_with(const std::string& assignment) {
   const size_t equals = assignment.find('=');
   if (equals == std::string::npos || equals == 0) {
-    complaints_.add("override", assignment, "an override has the form key.path=value");
+    complaints_.add("(override)", assignment, "an override has the form key.path=value");
     return;
   }
-  visit(read_json_value(assignment.substr(equals + 1)), assignment.substr(0, equals));
+  const std::string path = assignment.substr(0, equals);
+  const std::string text = assignment.substr(equals + 1);
+  try {
+    JsonNode node = read_json_value(text);
+    const KeySpec* key = find_key(path);
+    const bool is_text =
+        key != nullptr && (key->type == KeyType::kString || key->type == KeyType::kStrings);
+    if (is_text && node.kind != Kind::kString && node.kind != Kind::kArray &&
+        node.kind != Kind::kNull) {
+      node = {};
+      node.kind = Kind::kString;
+      node.string = text;  // data.path=2024 names a file, not a number
+    }
+    visit(node, path);
+  } catch (const ConfigError& error) {
+    complaints_.add("(override)", path, error.what());
+  }
+}
+
+/// The old key says the same as offload_optimizer.device; both at once say it twice.
+void KeyValues::read_cpu_offload() {
+  const std::string old_path = "zero_optimization.cpu_offload";
+  const std::string path = "zero_optimization.offload_optimizer.device";
+  const auto old = values_.find(old_path);
+  if (old == values_.end()) return;
+  const Entry entry = old->second;
+  values_.erase(old);
+  if (has(path)) {
+    complaints_.add(entry.where, old_path, "is deprecated and " + path + " is set; remove it");
+    return;
+  }
+  const std::string device = entry.node.boolean ? "cpu" : "none";
+  warnings_.push_back(entry.where + ": " + old_path + " is deprecated; it is read as " + path +
+                      " = \"" + device + "\"");
+  JsonNode node;
+  node.kind = Kind::kString;
+  node.string = device;
+  values_[path] = {node, entry.where};
+}
+
+void KeyValues::report_unresolved() {
+  std::string paths;
+  for (const std::string& path : unresolved_) paths += (paths.empty() ? "" : ", ") + path;
+  if (paths.empty()) return;
+  complaints_.add(source_, paths,
+                  "\"auto\" is filled in by a trainer that knows the value; here it must be "
+                  "given: write it into the file or add KEY=VALUE to the command");
 }
 
 void KeyValues::report_ignored() {
-  for (auto& [reason, paths] : ignored_) {
+  for (const auto& [reason, paths] : ignored_) {
     std::string text;
-    std::sort(paths.begin(), paths.end());
-    paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
     for (const std::string& path : paths) text += (text.empty() ? "" : ", ") + path;
     warnings_.push_back(source_ + ": known to DeepSpeed, no effect here: " + text + " (" +
                         std::string(reason) + ")");
@@ -256,7 +307,7 @@ void KeyValues::report_ignored() {
 }
 
 std::string KeyValues::place(const JsonNode& node) const {
-  if (in_override_) return "override";
+  if (in_override_) return "(override)";
   if (node.line == 0) return source_;
   return source_ + ":" + std::to_string(node.line) + ":" + std::to_string(node.column);
 }
@@ -269,6 +320,11 @@ bool KeyValues::has_section(const std::string& section) const {
 const JsonNode* KeyValues::find(const std::string& path) const {
   const auto found = values_.find(path);
   return found == values_.end() ? nullptr : &found->second.node;
+}
+
+std::string KeyValues::text(const std::string& path) const {
+  const JsonNode* node = find(path);
+  return node == nullptr ? "" : to_text(*node);
 }
 
 std::string KeyValues::where(const std::string& path) const {

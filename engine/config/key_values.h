@@ -1,7 +1,7 @@
 // The values a file and its overrides set, checked against the key table.
 #pragma once
 #include <map>
-#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,8 +26,8 @@ class Complaints {
 /// What the configuration sets, by path. Values keep the place they were set at for messages.
 class KeyValues {
  public:
-  /// Walks `root`, then applies `overrides` ("key.path=value") over it. Complaints and warnings are
-  /// collected, nothing is thrown.
+  /// Walks `root`, then applies `overrides` ("key.path=value") over it; null takes a key back to
+  /// its default. Complaints and warnings are collected, nothing is thrown.
   KeyValues(const JsonNode& root, const std::string& source,
             const std::vector<std::string>& overrides, Complaints& complaints);
 
@@ -42,7 +42,10 @@ class KeyValues {
   std::vector<double> numbers(const std::string& path) const;
   std::vector<std::string> strings(const std::string& path) const;
 
-  /// "file:line:column" or "override" of a set key; the source's name otherwise.
+  /// The set value as JSON for messages; empty if `path` is not set.
+  std::string text(const std::string& path) const;
+
+  /// "file:line:column" or "(override)" of a set key; the source's name otherwise.
   std::string where(const std::string& path) const;
   const std::vector<std::string>& warnings() const noexcept { return warnings_; }
   void warn(const std::string& text) { warnings_.push_back(text); }
@@ -57,8 +60,12 @@ class KeyValues {
   void visit(const JsonNode& node, const std::string& path);
   void visit_known(const JsonNode& node, const std::string& path, const KeySpec& key);
   void visit_section(const JsonNode& node, const std::string& path);
+  void erase_section(const std::string& path);
   void take(JsonNode node, const std::string& path, const KeySpec& key);
   void override_with(const std::string& assignment);
+  void read_loose_bool(JsonNode& node, const std::string& path);
+  void read_cpu_offload();
+  void report_unresolved();
   void report_ignored();
   std::string place(const JsonNode& node) const;
   const JsonNode* find(const std::string& path) const;
@@ -67,8 +74,8 @@ class KeyValues {
   Complaints& complaints_;
   std::map<std::string, Entry> values_;
   std::vector<std::string> warnings_;
-  std::map<std::string_view, std::vector<std::string>> ignored_;  // reason → paths
-  std::vector<std::string> unresolved_;                           // "auto"
+  std::map<std::string_view, std::set<std::string>> ignored_;  // reason → paths
+  std::set<std::string> unresolved_;                           // "auto"
   bool in_override_ = false;
 };
 

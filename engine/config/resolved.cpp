@@ -69,7 +69,7 @@ Json scheduler_json(const SchedulerConfig& s) {
                  {"warmup_type", s.warmup_log ? "log" : "linear"}};
   switch (s.kind) {
     case ScheduleKind::kConstant:
-      return composer("constant");
+      return {{"type", "constant"}, {"params", {{"warmup_steps", s.warmup_steps}}}};
     case ScheduleKind::kLinear:
       return composer("linear");
     case ScheduleKind::kCosine:
@@ -172,7 +172,8 @@ std::string resolved_json(const Config& config) {
                   {"shuffle", config.data.shuffle}};
   if (!config.data.paths.empty()) json["data"]["path"] = config.data.paths;
   json["train"] = train_json(config.train);
-  return json.dump(2);
+  // Paths are whatever bytes the command line held; a file of the run must still be valid UTF-8.
+  return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
 }  // namespace zerosharp

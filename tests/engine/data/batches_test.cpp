@@ -102,6 +102,8 @@ TEST_F(Batches, ArraysAreDealtByMicroBatchAndRank) {
   EXPECT_TRUE(at::equal(batches->train_batch(0, 1).targets, longs({6, 7})));
   EXPECT_TRUE(at::equal(batches->train_batch(0, 1).inputs, inputs.narrow(0, 6, 2)));
   EXPECT_TRUE(at::equal(batches->eval_batch(1).targets, longs({6, 7})));
+  const auto singles = array_batches(inputs, targets, batch_config(2, 1), 1, 2);
+  EXPECT_TRUE(at::equal(singles->eval_batch(1).targets, longs({3})));
   EXPECT_EQ(batches->num_eval_samples(), 8);
   EXPECT_TRUE(std::isnan(batches->baseline_loss()));
   EXPECT_EQ(batches->prompt(), "");

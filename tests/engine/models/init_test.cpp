@@ -7,6 +7,7 @@
 #include <cmath>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "engine/models/gpt.h"
 #include "tests/engine/models/models_fixture.h"
@@ -54,20 +55,40 @@ TEST(Initialization, SharedNamesHaveEqualValuesWhateverElseTheModelHolds) {
   EXPECT_EQ(compared, 2 + 2 * 6 + 1);
 }
 
-TEST(Initialization, NoTwoParametersAreDrawnAlike) {
-  // Square weights of one shape in several layers: a name that is not part of the seed shows here.
-  ModelConfig config = gpt_config();
-  config.n_layer = 6;
-  config.tied_head = false;
-  std::set<float> first_values;
-  size_t drawn = 0;
-  for (const auto& [name, value] : by_name(Gpt(config, kSeed))) {
-    if (value.dim() != 2) continue;
-    first_values.insert((value.view({-1})[0] / value.std()).item<float>());
-    ++drawn;
+/// The configurations whose parameters have the most names.
+std::vector<ModelConfig> all_configs() {
+  ModelConfig gpt = gpt_config();
+  gpt.n_layer = 6;
+  gpt.tied_head = false;
+  ModelConfig resnet = resnet_config();
+  resnet.blocks_per_stage = 2;
+  return {gpt, mlp_config(), resnet};
+}
+
+TEST(Initialization, EveryWeightIsDrawnForTheNameItIsRegisteredUnder) {
+  for (const ModelConfig& config : all_configs()) {
+    for (const auto& [name, value] : by_name(*make_model(config, kSeed))) {
+      if (value.dim() < 2) continue;
+      const at::Tensor unit = normal_tensor(value.sizes(), 1.0, kSeed, name);
+      const double deviation = (value.norm() / unit.norm()).item<double>();
+      EXPECT_TRUE(at::allclose(value, deviation * unit, 1e-5, 1e-7)) << config.type << " " << name;
+    }
   }
-  EXPECT_EQ(drawn, 3u + 6 * 4);
-  EXPECT_EQ(first_values.size(), drawn);
+}
+
+TEST(Initialization, NoTwoWeightsAreDrawnAlike) {
+  for (const ModelConfig& config : all_configs()) {
+    std::set<float> first_values;  // in units of the deviation
+    size_t drawn = 0;
+    for (const auto& [name, value] : by_name(*make_model(config, kSeed))) {
+      if (value.dim() < 2) continue;
+      first_values.insert(
+          normal_tensor(value.sizes(), 1.0, kSeed, name).view({-1})[0].item<float>());
+      ++drawn;
+    }
+    EXPECT_GE(drawn, 3u);
+    EXPECT_EQ(first_values.size(), drawn) << config.type;
+  }
 }
 
 /// Standard deviation of `value` within 5 standard errors (σ/√(2n)) of `deviation`, mean of 0

@@ -1,0 +1,15 @@
+// The entries of the key table, in two halves.
+#pragma once
+#include <vector>
+
+#include "engine/config/key_table.h"
+
+namespace zerosharp {
+
+/// The keys that do something, sorted by section as documented.
+std::vector<KeySpec> honoured_keys();
+
+/// The keys DeepSpeed knows and this library does not need (a warning) or refuses (an error).
+std::vector<KeySpec> deepspeed_keys();
+
+}  // namespace zerosharp
