@@ -130,6 +130,7 @@ double Trainer::evaluate() {
 }
 
 void Trainer::report_eval(int64_t step) {
+  if (data_.num_eval_samples() == 0) return;  // data.validation_fraction 0: equal on all ranks
   eval_loss_ = evaluate();
   if (!leads()) return;
   char text[160];

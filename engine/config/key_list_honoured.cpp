@@ -6,6 +6,7 @@ namespace {
 using T = KeyType;
 using Keys = std::vector<KeySpec>;
 constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kManySteps = 1e15;  // sums of step counts stay in 64 bits
 
 KeySpec choice(std::string_view path, std::string_view fallback, std::string_view choices,
                std::string_view meaning) {
@@ -120,9 +121,10 @@ Keys one_cycle_keys() {
       {"scheduler.params.cycle_min_lr", T::kNumber, "", "lowest rate, required (OneCycle)", 0},
       {"scheduler.params.cycle_max_lr", T::kNumber, "", "highest rate, required (OneCycle)", 0},
       {"scheduler.params.decay_lr_rate", T::kNumber, "0", "decay after the cycle (OneCycle)", 0},
-      {"scheduler.params.cycle_first_step_size", T::kInteger, "2000", "rising steps (OneCycle)", 1},
+      {"scheduler.params.cycle_first_step_size", T::kInteger, "2000", "rising steps (OneCycle)", 1,
+       kManySteps},
       {"scheduler.params.cycle_second_step_size", T::kInteger, "",
-       "falling steps; default: as many as rise (OneCycle)", 0},
+       "falling steps; default: as many as rise (OneCycle)", 0, kManySteps},
       {"scheduler.params.cycle_first_stair_count", T::kInteger, "0",
        "stairs while rising; 0: smooth (OneCycle)", 0},
       {"scheduler.params.cycle_second_stair_count", T::kInteger, "",

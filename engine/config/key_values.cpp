@@ -306,6 +306,21 @@ void KeyValues::report_ignored() {
   }
 }
 
+void KeyValues::check_used(const std::string& prefix, const std::string& type_key,
+                           const std::vector<std::string>& used) {
+  const std::string chosen = type_key + " " + string(type_key, "");
+  const bool overridden = where(type_key) == "(override)";
+  for (const auto& [path, entry] : values_) {
+    if (path.rfind(prefix, 0) != 0 || path == type_key) continue;
+    if (std::find(used.begin(), used.end(), path.substr(prefix.size())) != used.end()) continue;
+    if (overridden && entry.where != "(override)") {
+      warn(entry.where + ": " + path + ": no effect with " + chosen);
+    } else {
+      complaints_.add(entry.where, path, "means nothing to " + chosen + "; remove it");
+    }
+  }
+}
+
 std::string KeyValues::place(const JsonNode& node) const {
   if (in_override_) return "(override)";
   if (node.line == 0) return source_;
