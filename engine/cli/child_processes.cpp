@@ -13,7 +13,6 @@
 #include <cstring>
 #include <fstream>
 #include <map>
-#include <sstream>
 
 #include "engine/cli/command_line.h"
 
@@ -33,11 +32,20 @@ struct Pipe {
   }
 };
 
+/// A background process that reads the terminal is stopped by the kernel, for ever.
+void let_go_of_terminal() {
+  if (isatty(STDIN_FILENO) == 0) return;
+  const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (nothing >= 0) dup2(nothing, STDIN_FILENO);
+}
+
 [[noreturn]] void become(const std::vector<std::string>& command,
                          const std::vector<std::string>& environment, int out, int err, int failure,
-                         int death_signal) {
+                         int death_signal, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, death_signal);
+  if (getppid() != parent) _exit(127);  // it died before it could be watched
   setpgid(0, 0);
+  let_go_of_terminal();
   dup2(out, STDOUT_FILENO);
   dup2(err, STDERR_FILENO);
   signal(SIGINT, SIG_DFL);
@@ -50,6 +58,15 @@ struct Pipe {
   const int error = errno;
   [[maybe_unused]] const auto told = write(failure, &error, sizeof error);
   _exit(127);
+}
+
+/// read() that a signal does not interrupt.
+ssize_t read_uninterrupted(int fd, void* data, size_t size) {
+  ssize_t got = 0;
+  do {
+    got = read(fd, data, size);
+  } while (got < 0 && errno == EINTR);
+  return got;
 }
 
 void take_lines(std::string& partial, const std::function<void(const std::string&)>& sink) {
@@ -110,13 +127,16 @@ std::multimap<pid_t, pid_t> children_by_parent() {
 Child start_child(const std::vector<std::string>& command,
                   const std::vector<std::string>& environment, int death_signal) {
   Pipe out, err, failure;
+  const pid_t self = getpid();
   const pid_t pid = fork();
-  if (pid == 0) become(command, environment, out.write, err.write, failure.write, death_signal);
+  if (pid == 0) {
+    become(command, environment, out.write, err.write, failure.write, death_signal, self);
+  }
   close(out.write);
   close(err.write);
   close(failure.write);
   int error = pid < 0 ? errno : 0;
-  const bool failed = pid < 0 || read(failure.read, &error, sizeof error) > 0;
+  const bool failed = pid < 0 || read_uninterrupted(failure.read, &error, sizeof error) > 0;
   close(failure.read);
   if (failed) {
     if (pid > 0) waitpid(pid, nullptr, 0);
@@ -155,9 +175,12 @@ void pump(std::vector<Child>& children, std::chrono::milliseconds wait, const Li
   reap(children);
 }
 
-void adopt_orphans() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
+void adopt_orphans() {
+  signal(SIGCHLD, SIG_DFL);  // inherited as ignored, exit codes would be lost
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
 
-int signal_descendants(int signal) {
+int signal_descendants(int signal, pid_t spared) {
   const auto family = children_by_parent();
   std::vector<pid_t> left = {getpid()};
   int count = 0;
@@ -166,12 +189,25 @@ int signal_descendants(int signal) {
     left.pop_back();
     const auto [begin, end] = family.equal_range(parent);
     for (auto child = begin; child != end; ++child) {
-      kill(child->second, signal);
+      if (child->second != spared) kill(child->second, signal);
       left.push_back(child->second);
       ++count;
     }
   }
   return count;
+}
+
+void end_descendants(std::vector<Child>& children, double grace_seconds, const LineSink& sink,
+                     pid_t spared) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kPause(50);
+  const auto deadline = Clock::now() + std::chrono::duration<double>(grace_seconds);
+  signal_descendants(SIGTERM, spared);
+  while (signal_descendants(0) > 0 && Clock::now() < deadline) pump(children, kPause, sink);
+  // A process may fork while it is looked for: repeat until nobody is found.
+  for (int i = 0; i < 100 && signal_descendants(SIGKILL) > 0; ++i) pump(children, kPause, sink);
+  // What is left in the pipes: they hold 64 KiB, and a read takes 16.
+  for (int i = 0; i < 20; ++i) pump(children, std::chrono::milliseconds(1), sink);
 }
 
 }  // namespace zerosharp

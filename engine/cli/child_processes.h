@@ -3,7 +3,6 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <deque>
 #include <functional>
 #include <string>
 #include <vector>
@@ -26,8 +25,9 @@ struct Child {
   ExitStatus status;
 };
 
-/// Starts `command` with `environment` entries ("NAME=value") added. The child is told to end
-/// (`death_signal`) should this process die. Throws UsageError if the program cannot be started.
+/// Starts `command` in a process group of its own, with `environment` changed: "NAME=value" sets,
+/// a bare "NAME" removes. The child gets `death_signal` should this process die. A terminal is not
+/// passed on as its stdin. Throws UsageError if the program cannot be started.
 Child start_child(const std::vector<std::string>& command,
                   const std::vector<std::string>& environment, int death_signal);
 
@@ -39,7 +39,14 @@ void pump(std::vector<Child>& children, std::chrono::milliseconds wait, const Li
 
 /// Makes orphaned grandchildren children of this process, so that none can be lost.
 void adopt_orphans();
-/// Sends `signal` to every descendant of this process. Returns how many there were.
-int signal_descendants(int signal);
+/// Sends `signal` (0: none) to every descendant of this process but `spared` itself, whose own
+/// descendants still get it. Returns how many there were.
+int signal_descendants(int signal, pid_t spared = -1);
+
+/// Ends every descendant of this process: SIGTERM, up to `grace_seconds` to end in order, SIGKILL.
+/// `spared` is not sent the SIGTERM: a mpirun hurries its ranks when it gets one. What `children`
+/// print meanwhile goes to `sink`.
+void end_descendants(std::vector<Child>& children, double grace_seconds, const LineSink& sink,
+                     pid_t spared = -1);
 
 }  // namespace zerosharp

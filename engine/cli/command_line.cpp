@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/program_options.hpp>
 #include <chrono>
 #include <cstdio>
@@ -52,8 +53,9 @@ po::options_description launch_options() {
   options.add_options()("num-ranks,n", po::value<int>(),
                         "number of ranks on this machine (required)")(
       "device", po::value<std::string>()->default_value("auto"),
-      "cpu: ranks under mpirun; cuda: one process a GPU; auto: cuda where a driver is found")(
-      "grace", po::value<double>()->default_value(5), "seconds between SIGTERM and SIGKILL")(
+      "cpu: ranks under mpirun; cuda: one process a GPU; auto: what train.device says, else cuda "
+      "where a driver is found")("grace", po::value<double>()->default_value(5),
+                                 "seconds between SIGTERM and SIGKILL")(
       "verbose", po::bool_switch(), "also show what mpirun itself says");
   return options;
 }
@@ -105,17 +107,23 @@ int report(const std::string& message, int code) {
   return code;
 }
 
+bool is_help(const std::string& word) { return word == "--help" || word == "-h"; }
+
+/// The page that is asked for, by `help TOPIC` or --help anywhere before a "--".
+std::optional<std::string> help_topic(const std::string& subcommand,
+                                      const std::vector<std::string>& words) {
+  if (is_help(subcommand)) return "";
+  if (subcommand == "help") return words.empty() || is_help(words[0]) ? "" : words[0];
+  const auto end = std::find(words.begin(), words.end(), "--");
+  if (std::any_of(words.begin(), end, is_help)) return subcommand;
+  return std::nullopt;
+}
+
 int run(const std::string& subcommand, const std::vector<std::string>& words,
         const Commands& commands) {
-  const bool asks_help =
-      !words.empty() && (words[0] == "--help" || words[0] == "-h") && subcommand != "help";
-  if (subcommand == "--help" || subcommand == "-h") {
-    std::fputs(help_text("").c_str(), stdout);
-    return 0;
-  }
-  if (subcommand == "help" || asks_help) {
-    const std::string topic = asks_help ? subcommand : words.empty() ? "" : words[0];
-    std::fputs(help_text(topic).c_str(), stdout);
+  const auto topic = help_topic(subcommand, words);
+  if (topic) {
+    std::fputs(help_text(*topic).c_str(), stdout);
     return 0;
   }
   if (subcommand == "version" || subcommand == "--version") {
@@ -180,11 +188,13 @@ LaunchArguments parse_launch(const std::vector<std::string>& words) {
   arguments.num_ranks = *ranks;
   arguments.device = values["device"].as<std::string>();
   if (arguments.device != "auto" && arguments.device != "cpu" && arguments.device != "cuda") {
-    throw UsageError("launch: --device must be auto, cpu or cuda, got " + arguments.device);
+    throw UsageError("launch: --device must be auto, cpu or cuda, got \"" + arguments.device +
+                     "\"");
   }
   arguments.grace_seconds = values["grace"].as<double>();
   if (!(arguments.grace_seconds >= 0)) {
-    throw UsageError("launch: --grace must be at least 0 seconds");
+    throw UsageError("launch: --grace must be at least 0 seconds, got " +
+                     std::to_string(arguments.grace_seconds));
   }
   arguments.verbose = values["verbose"].as<bool>();
   return arguments;
@@ -192,7 +202,7 @@ LaunchArguments parse_launch(const std::vector<std::string>& words) {
 
 std::string help_text(const std::string& subcommand) {
   std::ostringstream text;
-  if (subcommand.empty()) {
+  if (subcommand.empty() || subcommand == "version") {
     text << kOverview;
   } else if (subcommand == "train") {
     text

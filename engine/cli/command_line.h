@@ -1,6 +1,7 @@
 // The command line: what was asked for, help, and exit codes.
 #pragma once
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 
 namespace zerosharp {
 
+/// What `zerosharp train` was asked for.
 struct TrainArguments {
   std::string config;
   std::vector<std::string> overrides;  ///< key.path=value, in order
@@ -15,11 +17,12 @@ struct TrainArguments {
   ExplicitRanks ranks;
 };
 
+/// What `zerosharp launch` was asked for.
 struct LaunchArguments {
   int num_ranks = 0;
-  std::string device = "auto";  ///< auto | cpu | cuda
-  double grace_seconds = 5;
-  bool verbose = false;
+  std::string device = "auto";       ///< auto | cpu | cuda
+  double grace_seconds = 5;          ///< between SIGTERM and SIGKILL
+  bool verbose = false;              ///< also show what mpirun says
   std::vector<std::string> command;  ///< what follows "--"
 };
 
@@ -40,7 +43,8 @@ class UsageError : public std::runtime_error {
 TrainArguments parse_train(const std::vector<std::string>& words);
 LaunchArguments parse_launch(const std::vector<std::string>& words);
 
-/// Help of one subcommand, or the overview for an empty name. Throws UsageError for an unknown one.
+/// Help of one subcommand, or the overview for "" and "version". Throws UsageError for an unknown
+/// one.
 std::string help_text(const std::string& subcommand);
 
 /// Runs the program. 0 done; 1 failed; 2 wrong usage or configuration; 128 + signal when stopped.

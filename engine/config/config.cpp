@@ -121,7 +121,7 @@ void read_optimizer(KeyValues& v, Config& config, Complaints& complaints) {
     return;
   }
   const NamedOptimizer named = optimizer_named(type, v.boolean(p + "adam_w_mode", true));
-  v.check_used(p, "optimizer.type", named.keys);
+  v.check_used(p, "optimizer.type", type, named.keys);
   warn_about_decay(v, config.source, type);
   OptimizerConfig& o = config.optimizer;
   o.kind = named.kind;
@@ -166,7 +166,7 @@ std::vector<std::string> keys_of_model(const std::string& type) {
 void read_model(KeyValues& v, Config& config, Complaints& complaints) {
   ModelConfig& m = config.model;
   m.type = v.string("model.type", "gpt");
-  v.check_used("model.", "model.type", keys_of_model(m.type));
+  v.check_used("model.", "model.type", m.type, keys_of_model(m.type));
   m.n_layer = v.integer("model.n_layer", 4);
   m.n_head = v.integer("model.n_head", 4);
   m.n_embd = v.integer("model.n_embd", 128);

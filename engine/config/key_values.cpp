@@ -307,8 +307,8 @@ void KeyValues::report_ignored() {
 }
 
 void KeyValues::check_used(const std::string& prefix, const std::string& type_key,
-                           const std::vector<std::string>& used) {
-  const std::string chosen = type_key + " " + string(type_key, "");
+                           const std::string& type, const std::vector<std::string>& used) {
+  const std::string chosen = type_key + " " + type;
   const bool overridden = where(type_key) == "(override)";
   for (const auto& [path, entry] : values_) {
     if (path.rfind(prefix, 0) != 0 || path == type_key) continue;

@@ -45,10 +45,10 @@ class KeyValues {
   /// The set value as JSON for messages; empty if `path` is not set.
   std::string text(const std::string& path) const;
 
-  /// Looks for keys below `prefix` that mean nothing to the type that `type_key` chose, which reads
-  /// `used` only: an error, or a warning where an override chose the type over a file written for
-  /// another one.
-  void check_used(const std::string& prefix, const std::string& type_key,
+  /// Looks for keys below `prefix` that mean nothing to `type`, the value of `type_key`, which
+  /// reads `used` only: an error, or a warning where an override chose the type over a file written
+  /// for another one.
+  void check_used(const std::string& prefix, const std::string& type_key, const std::string& type,
                   const std::vector<std::string>& used);
 
   /// "file:line:column" or "(override)" of a set key; the source's name otherwise.

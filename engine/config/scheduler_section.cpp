@@ -115,7 +115,7 @@ std::optional<SchedulerConfig> read_scheduler(KeyValues& v, const Config& config
   }
   const std::string p = "scheduler.params.";
   const SchedulerConfig s = read_schedule(v);
-  v.check_used(p, "scheduler.type", keys_of(s.kind));
+  v.check_used(p, "scheduler.type", v.string("scheduler.type", ""), keys_of(s.kind));
   if (s.kind == ScheduleKind::kOneCycle) {
     for (const char* key : {"cycle_min_lr", "cycle_max_lr"}) {
       if (!v.has(p + key)) {

@@ -56,9 +56,8 @@ Progress::Progress(int64_t total_steps, int64_t log_interval, bool terminal)
     : total_steps_(total_steps), log_interval_(log_interval), terminal_(terminal) {}
 
 std::string Progress::line(const StepRecord& r) {
-  ++seen_;
-  if (std::isfinite(r.loss)) average(loss_average_, r.loss, seen_);
-  average(step_average_ms_, r.step_ms, seen_);
+  if (std::isfinite(r.loss)) average(loss_average_, r.loss, ++losses_seen_);
+  average(step_average_ms_, r.step_ms, ++steps_seen_);
   const double left = static_cast<double>(total_steps_ - r.step) * step_average_ms_ / 1000.0;
   const int percent = static_cast<int>(100 * r.step / std::max<int64_t>(total_steps_, 1));
   std::string text = format("step %5ld/%ld %3d%% | loss %.4f (ema %.3f) | lr %.2e | gnorm %.3f",

@@ -37,9 +37,9 @@ class Progress {
   int64_t log_interval_;
   bool terminal_;
   bool drawn_ = false;
-  double loss_average_ = 0;  // exponential, so that the trend can be read
+  double loss_average_ = 0;  // exponential, over finite losses, so that the trend can be read
   double step_average_ms_ = 0;
-  int64_t seen_ = 0;
+  int64_t losses_seen_ = 0, steps_seen_ = 0;
 };
 
 }  // namespace zerosharp

@@ -12,7 +12,8 @@ namespace {
 
 using namespace zerosharp::testing;
 
-// --- Foreign optimizers ------------------------------------------------------------------------------
+// --- Foreign optimizers
+// ------------------------------------------------------------------------------
 
 template <class Optimizer, class Options>
 ForeignOptimizerFactory foreign(Options options) {
@@ -142,7 +143,8 @@ TEST(ForeignOptimizer, SkipsNonFiniteSteps) {
       options);
 }
 
-// --- Scopes -------------------------------------------------------------------------------------------
+// --- Scopes
+// -------------------------------------------------------------------------------------------
 
 TEST(Scopes, FullParamsWithModifyReachesTheMastersOfAllRanks) {
   for (const int64_t stage : {0, 1}) {
@@ -191,7 +193,8 @@ TEST(Scopes, EvalRestoresTrainingMode) {
   });
 }
 
-// --- DeepSpeed's loop -----------------------------------------------------------------------------------
+// --- DeepSpeed's loop
+// -----------------------------------------------------------------------------------
 
 TEST(Loop, ForwardBackwardStepEqualsTrainBatch) {
   Config config = adamw(0.01, 1);
@@ -249,7 +252,8 @@ TEST(Construction, UnavailableCombinationsAreRefused) {
   EXPECT_THROW(Engine(nullptr, sgd(1.0), *comm), ShapeError);
 }
 
-// --- Memory and allocations ---------------------------------------------------------------------------------
+// --- Memory and allocations
+// ---------------------------------------------------------------------------------
 
 // Bytes of a parameter on each rank: weights 2, gradients 2 (fp32 accumulators 4), and the owned
 // share of master 4 and moments 8.
@@ -278,7 +282,9 @@ TEST(Memory, IsWhatTheArithmeticSays) {
 /// Counts what LibTorch's CPU allocator hands out, on all threads.
 class CountingAllocator final : public c10::Allocator {
  public:
-  CountingAllocator() : base_(c10::GetAllocator(c10::kCPU)) { c10::SetAllocator(c10::kCPU, this, 100); }
+  CountingAllocator() : base_(c10::GetAllocator(c10::kCPU)) {
+    c10::SetAllocator(c10::kCPU, this, 100);
+  }
   ~CountingAllocator() override { c10::SetAllocator(c10::kCPU, base_, 100); }
   at::DataPtr allocate(size_t bytes) override {
     ++count;

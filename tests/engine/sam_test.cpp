@@ -23,6 +23,24 @@ class Sam : public ::testing::TestWithParam<int64_t> {};
 INSTANTIATE_TEST_SUITE_P(Stages, Sam, ::testing::Values(0, 1),
                          [](const auto& info) { return "Stage" + std::to_string(info.param); });
 
+TEST_P(Sam, PerturbsAlongTheAveragedGradient) {  // GSAM #5
+  for (const auto scope : {SamScope::kGlobal, SamScope::kLocal}) {
+    Config config = sgd(0.1, GetParam());
+    config.sam.enabled = true;
+    config.sam.rho = 0.5;
+    config.sam.scope = scope;
+    auto module =
+        train<QuadraticModule>(2, config, make<QuadraticModule>(std::vector<float>{0, 0}),
+                               [](Engine& engine, QuadraticModule& m, int rank) {
+                                 const float side = rank == 0 ? 4.0f : -4.0f;
+                                 engine.train_batch([&](int64_t) { return m.loss({3, side}); });
+                               });
+    const auto w = values(module->w);
+    EXPECT_NEAR(w[0], scope == SamScope::kGlobal ? -0.35 : -0.33, 1e-6);
+    EXPECT_NEAR(w[1], 0.0, 1e-6);
+  }
+}
+
 TEST_P(Sam, EvaluatesEachMicroBatchTwiceAndOnlyOnEveryKthStep) {  // K5
   Config config = with_sam(sgd(0.1, GetParam()), 0.05);
   config.sam.interval = 3;

@@ -59,6 +59,27 @@ inline void expect_clean_weights(Engine& engine) {
   }
 }
 
+inline ParamGroupSpec group(const ParamGroup& options, std::vector<NamedParameter> parameters) {
+  return {options, std::move(parameters)};
+}
+
+inline ParamGroup adamw_group(double lr, double weight_decay = 0) {
+  ParamGroup options;
+  options.lr = options.initial_lr = lr;
+  options.weight_decay = weight_decay;
+  return options;
+}
+
+/// Parameters of which a test uses some.
+struct Unused : torch::nn::Module {
+  Unused() {
+    u = register_parameter("u", at::ones({3}));
+    w = register_parameter("w", at::arange(3, at::kFloat) + 1);
+    v = register_parameter("v", at::ones({20}));
+  }
+  at::Tensor u, w, v;
+};
+
 inline std::string kind_name(kernels::OptimizerKind kind) {
   switch (kind) {
     case kernels::OptimizerKind::kAdamW:
