@@ -45,7 +45,7 @@ std::string range_text(const KeySpec& key) {
   if (std::isfinite(key.most)) {
     text << "between " << key.least << " and " << key.most;
   } else {
-    text << "at least " << key.least;
+    text << "of at least " << key.least;
   }
   return text.str();
 }
@@ -66,10 +66,10 @@ std::string mismatch(JsonNode& node, const KeySpec& key) {
       return node.kind == Kind::kBool ? "" : "must be true or false";
     case KeyType::kInteger:
       if (!make_integer(node)) return "must be an integer";
-      return in_range(node.number) ? "" : "must be an integer of " + range_text(key);
+      return in_range(node.number) ? "" : "must be an integer " + range_text(key);
     case KeyType::kNumber:
       if (!is_number(node)) return "must be a number";
-      return in_range(node.number) ? "" : "must be a number of " + range_text(key);
+      return in_range(node.number) ? "" : "must be a number " + range_text(key);
     case KeyType::kString:
       return node.kind == Kind::kString ? "" : "must be a string";
     case KeyType::kChoice:
@@ -80,7 +80,7 @@ std::string mismatch(JsonNode& node, const KeySpec& key) {
       if (node.kind != Kind::kArray) return "must be an array of numbers";
       for (JsonNode& item : node.items) {
         if (!is_number(item) || !in_range(item.number)) {
-          return "must be an array of numbers of " + range_text(key);
+          return "must be an array of numbers " + range_text(key);
         }
         if (key.type == KeyType::kIntegers && !make_integer(item)) {
           return "must be an array of integers";

@@ -72,7 +72,7 @@ TEST(Config, RangesAreChecked) {
       {R"("sam": {"interval": 0})", "sam.interval: must be an integer of at least 1, got 0"},
       {R"("sam": {"variant": "gsam"})", "sam.variant: must be one of sam, got \"gsam\""},
       {R"("gradient_clipping": -1)", "gradient_clipping: must be a number of at least 0, got -1"},
-      {R"("zero_optimization": {"stage": 4})", "stage: must be an integer of between 0 and 3"},
+      {R"("zero_optimization": {"stage": 4})", "stage: must be an integer between 0 and 3"},
       {R"("zero_optimization": {"reduce_bucket_size": -1})", "of at least 0, got -1"},
       {R"("model": {"dropout": 1.5})", "between 0 and 1, got 1.5"},
       {R"("model": {"n_embd": 10})", "model.n_embd: 10 is not a multiple of model.n_head 4"},
@@ -174,6 +174,41 @@ TEST(Config, EveryHonouredKeyIsExplained) {
     const KeySpec* section = find_key(key.path.substr(0, dot));
     ASSERT_NE(section, nullptr) << key.path;
     EXPECT_EQ(section->type, KeyType::kSection) << key.path;
+  }
+}
+
+/// The text of a file of the source tree.
+std::string source_file(const std::string& path) {
+  std::ifstream file(ZEROSHARP_SOURCE_DIR "/" + path);
+  if (!file) throw std::runtime_error(path + " is missing");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(Config, EveryKeyIsDocumented) {
+  const std::string page = source_file("docs/config.md");
+  for (const KeySpec& key : key_table()) {
+    std::string name(key.path);
+    if (key.effect == KeyEffect::kHonoured) {
+      if (key.type == KeyType::kSection) continue;
+      expect_parts(page, {("| `" + name + "` |").c_str()});
+    } else {
+      name = name.substr(name.rfind('.') + 1);
+      if (name.rfind("stage3_gather_fp16", 0) != 0 && name.rfind("stage3_", 0) == 0)
+        name.erase(0, 7);
+      EXPECT_NE(page.find(name + "`"), std::string::npos) << key.path;
+    }
+  }
+}
+
+TEST(Config, ShippedFilesAreReadWithoutWarnings) {
+  for (const char* path :
+       {"configs/gpt-text.json", "configs/mlp-fashion.json", "configs/resnet-fashion.json"}) {
+    for (const int world : {1, 2, 4}) {
+      const Config config = parse_config(source_file(path), path, {}, world);
+      EXPECT_TRUE(config.warnings.empty()) << path << ": " << all_warnings(config);
+      EXPECT_GT(config.train.steps, 0);
+      EXPECT_TRUE(config.sam.enabled);
+    }
   }
 }
 
