@@ -19,19 +19,6 @@
 namespace zerosharp {
 namespace {
 
-/// A pipe whose ends do not leak into other children.
-struct Pipe {
-  int read = -1, write = -1;
-  Pipe() {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) {
-      throw UsageError(std::string("no pipe could be made: ") + std::strerror(errno));
-    }
-    read = ends[0];
-    write = ends[1];
-  }
-};
-
 /// A background process that reads the terminal is stopped by the kernel, for ever.
 void let_go_of_terminal() {
   if (isatty(STDIN_FILENO) == 0) return;
@@ -123,6 +110,16 @@ std::multimap<pid_t, pid_t> children_by_parent() {
 }
 
 }  // namespace
+
+Pipe::Pipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    throw UsageError(std::string("no pipe could be made: ") + std::strerror(errno) +
+                     "; raise the limit of open files (ulimit -n)");
+  }
+  read = ends[0];
+  write = ends[1];
+}
 
 Child start_child(const std::vector<std::string>& command,
                   const std::vector<std::string>& environment, int death_signal) {

@@ -9,6 +9,14 @@
 
 namespace zerosharp {
 
+/// A pipe that children do not inherit. The ends stay open until they are closed by hand.
+struct Pipe {
+  int read = -1, write = -1;
+
+  /// Throws UsageError if the system has none left.
+  Pipe();
+};
+
 /// How a process ended.
 struct ExitStatus {
   int code = 0;    ///< exit code, or 128 + signal

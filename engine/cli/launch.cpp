@@ -1,10 +1,12 @@
 #include "engine/cli/launch.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -148,6 +150,31 @@ int launch_processes(const LaunchArguments& arguments, const std::vector<std::st
 
 // --- Ranks under mpirun --------------------------------------------------------------------------
 
+/// Where ranks under mpirun tell how they ended: a pipe that they open by its name in /proc.
+class RankReport {
+ public:
+  RankReport() { fcntl(pipe_.read, F_SETFL, O_NONBLOCK); }
+  ~RankReport() {
+    close(pipe_.read);
+    close(pipe_.write);
+  }
+  RankReport(const RankReport&) = delete;
+  RankReport& operator=(const RankReport&) = delete;
+
+  std::string path() const {
+    return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(pipe_.write);
+  }
+  /// The first lines that were written.
+  std::string text() const {
+    char buffer[4096];
+    const ssize_t got = read(pipe_.read, buffer, sizeof buffer);
+    return {buffer, static_cast<size_t>(std::max<ssize_t>(got, 0))};
+  }
+
+ private:
+  Pipe pipe_;
+};
+
 std::vector<std::string> mpirun_command(int num_ranks, const std::vector<std::string>& command) {
   std::vector<std::string> words = {"mpirun",          "-n",        std::to_string(num_ranks),
                                     "--oversubscribe", "--bind-to", "none",
@@ -193,6 +220,7 @@ int report_mpirun(const MpirunVerdict& verdict, const RankOutput& output, ExitSt
 
 int launch_mpirun(const LaunchArguments& arguments, const std::vector<std::string>& command) {
   RankOutput output;
+  RankReport report;
   MpirunVerdict verdict;
   const LineSink sink = [&](size_t, bool is_error, const std::string& line) {
     if (const auto tagged = parse_tag(line)) {
@@ -202,11 +230,12 @@ int launch_mpirun(const LaunchArguments& arguments, const std::vector<std::strin
     verdict.read(line);
     if (arguments.verbose) std::fprintf(is_error ? stderr : stdout, "mpirun: %s\n", line.c_str());
   };
-  std::vector<Child> children = {start_mpirun(arguments, command)};
+  std::vector<Child> children = {start_mpirun(arguments, reporting_rank(report.path(), command))};
   while (any_running(children) && stop_signal() == 0) pump(children, kPollInterval, sink);
   // Asked to stop, the ranks finish their step; a SIGTERM to mpirun would cut that short.
   end_descendants(children, arguments.grace_seconds, sink, /*spared=*/children[0].pid);
   if (stop_signal() != 0) return 128 + stop_signal();
+  verdict.read_report(report.text());
   const ExitStatus ended = children[0].status;
   return ended.code == 0 ? 0 : report_mpirun(verdict, output, ended, arguments.verbose);
 }

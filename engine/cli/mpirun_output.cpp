@@ -28,6 +28,13 @@ void keep_first(std::optional<int>& kept, std::optional<int> found) {
   if (!kept) kept = found;
 }
 
+/// Exit code 128 + N stands for signal N.
+ExitStatus status_of(int code) {
+  constexpr int kLastSignal = 64;
+  const bool by_signal = code > 128 && code <= 128 + kLastSignal;
+  return {code, by_signal ? code - 128 : 0};
+}
+
 }  // namespace
 
 std::optional<TaggedLine> parse_tag(const std::string& line) {
@@ -44,30 +51,53 @@ std::optional<TaggedLine> parse_tag(const std::string& line) {
   return tagged;
 }
 
+std::vector<std::string> reporting_rank(const std::string& report,
+                                        const std::vector<std::string>& program) {
+  // The shell outlives a SIGTERM to both, and keeps its own words ("Killed") to itself.
+  constexpr const char* kScript =
+      "trap : TERM; exec 3>&2 2>/dev/null; (exec \"$@\" 2>&3 3>&-); code=$?; "
+      "[ $code = 0 ] || echo \"$OMPI_COMM_WORLD_RANK $code\" >\"$0\"; exit $code";
+  std::vector<std::string> command = {"/bin/sh", "-c", kScript, report};
+  command.insert(command.end(), program.begin(), program.end());
+  return command;
+}
+
 void MpirunVerdict::read(const std::string& line) {
   constexpr size_t kLastWords = 20;
   last_words_.push_back(line);
   if (last_words_.size() > kLastWords) last_words_.pop_front();
 
-  keep_first(blamed_by_mpirun_, number_after(line, "mpirun noticed that process rank "));
-  keep_first(blamed_by_mpirun_, number_after(line, "MPI_ABORT was invoked on rank "));
-  keep_first(blamed_by_mpirun_, rank_of_process_name(line));
-  keep_first(signal_, number_after(line, "exited on signal "));
-  keep_first(code_, number_after(line, "Exit code:"));
-  keep_first(code_, number_after(line, "with errorcode "));
+  keep_first(abort_.rank, number_after(line, "MPI_ABORT was invoked on rank "));
+  keep_first(abort_.code, number_after(line, "with errorcode "));
+  keep_first(mpirun_.rank, number_after(line, "mpirun noticed that process rank "));
+  keep_first(mpirun_.rank, rank_of_process_name(line));
+  keep_first(mpirun_.code, number_after(line, "Exit code:"));
+  if (const auto signal = number_after(line, "exited on signal ")) {
+    keep_first(mpirun_.code, 128 + *signal);
+  }
 }
 
 void MpirunVerdict::read_rank_line(int rank, const std::string& line) {
-  if (line.rfind("zerosharp: error:", 0) == 0) keep_first(blamed_by_itself_, rank);
+  if (line.rfind("zerosharp: error:", 0) == 0) keep_first(itself_.rank, rank);
+}
+
+void MpirunVerdict::read_report(const std::string& text) {
+  int rank = 0, code = 0;
+  if (std::sscanf(text.c_str(), "%d %d", &rank, &code) != 2) return;
+  report_ = {rank, code};
 }
 
 std::optional<int> MpirunVerdict::rank() const {
-  return blamed_by_mpirun_ ? blamed_by_mpirun_ : blamed_by_itself_;
+  for (const Testimony* witness : {&abort_, &report_, &mpirun_, &itself_}) {
+    if (witness->rank) return witness->rank;
+  }
+  return std::nullopt;
 }
 
 ExitStatus MpirunVerdict::status(ExitStatus of_mpirun) const {
-  if (signal_) return {128 + *signal_, *signal_};
-  if (code_ && *code_ != 0) return {*code_, 0};
+  for (const Testimony* witness : {&abort_, &report_, &mpirun_}) {
+    if (witness->rank && witness->code.value_or(0) != 0) return status_of(*witness->code);
+  }
   return of_mpirun;
 }
 

@@ -265,7 +265,7 @@ TEST_F(LaunchMpirun, RankKilledBySignalIsNamedWithIt) {
   RunningProgram program(command("[ $r = 2 ] && kill -9 $$\nsleep 600", 3));
   EXPECT_EQ(program.exit_code(kSoon), 128 + 9);
   EXPECT_EQ(program.family().size(), 0u);
-  EXPECT_EQ(last_line(program.err()), "zerosharp launch: rank 2 was killed by signal 9 (Killed)");
+  EXPECT_EQ(program.err(), "zerosharp launch: rank 2 was killed by signal 9 (Killed)\n");
 }
 
 TEST_F(LaunchMpirun, RanksAskedToStopAreAskedOnceAndMayFinish) {
@@ -307,16 +307,17 @@ TEST_F(LaunchMpirun, MissingMpirunNamesThePackage) {
 }
 
 TEST_F(LaunchMpirun, FailureOfMpirunItselfShowsItsWords) {
-  auto words = command("exit 0", 2);
-  std::filesystem::remove(folder_ / "zerosharp");
-  RunningProgram program(words);
+  RunningProgram program(command("exit 0", 2), {"OMPI_MCA_plm=no-such-way"});
   const auto code = program.exit_code(kSoon);
   ASSERT_TRUE(code);
   EXPECT_NE(*code, 0);
-  EXPECT_NE(program.err().find("mpirun: Executable: " + (folder_ / "zerosharp")), std::string::npos)
+  const auto lines = lines_of(program.err());
+  EXPECT_GT(std::count_if(lines.begin(), lines.end(),
+                          [](const auto& line) { return line.rfind("mpirun: ", 0) == 0; }),
+            1)
       << program.err();
-  EXPECT_EQ(last_line(program.err()), "zerosharp launch: mpirun ended with exit code " +
-                                          std::to_string(*code) + " and named no rank");
+  EXPECT_EQ(lines.back(), "zerosharp launch: mpirun ended with exit code " + std::to_string(*code) +
+                              " and named no rank");
 }
 
 TEST_F(LaunchMpirun, BadConfigurationStartsNoRank) {

@@ -60,15 +60,33 @@ TEST(MpirunOutput, VerdictNamesTheRankAndHowItEnded) {
   }
 }
 
-TEST(MpirunOutput, RankThatReportsItsErrorIsBlamedUntilMpirunKnowsBetter) {
+TEST(MpirunOutput, WhoIsBelievedBeforeWhom) {
+  const ExitStatus of_mpirun = {99, 0};
   MpirunVerdict verdict;
   verdict.read_rank_line(0, "a warning");
   EXPECT_FALSE(verdict.rank());
   verdict.read_rank_line(3, "zerosharp: error: [rank 3] out of memory");
   verdict.read_rank_line(1, "zerosharp: error: [rank 1] a peer is gone");
   EXPECT_EQ(verdict.rank(), 3);
+  EXPECT_EQ(verdict.status(of_mpirun).code, 99);
+
   verdict.read("  Process name: [[1,1],2]");
+  verdict.read("  Exit code:    5");
   EXPECT_EQ(verdict.rank(), 2);
+  EXPECT_EQ(verdict.status(of_mpirun).code, 5);
+
+  verdict.read_report("");  // no rank wrote any
+  EXPECT_EQ(verdict.rank(), 2);
+  verdict.read_report("4 139\n0 143\n");
+  EXPECT_EQ(verdict.rank(), 4);
+  EXPECT_EQ(verdict.status(of_mpirun).code, 139);
+  EXPECT_EQ(verdict.status(of_mpirun).signal, 11);
+
+  verdict.read("MPI_ABORT was invoked on rank 6 in communicator MPI_COMM_WORLD");
+  verdict.read("with errorcode 1.");
+  EXPECT_EQ(verdict.rank(), 6);
+  EXPECT_EQ(verdict.status(of_mpirun).code, 1);
+  EXPECT_EQ(verdict.status(of_mpirun).signal, 0);
 }
 
 }  // namespace

@@ -141,7 +141,9 @@ TEST_P(PrecisionCases, SmallUpdatesAddUpInTheMaster) {  // ml-by-hand #85
                         for (int i = 0; i < 10; ++i) {
                           engine.train_batch([&](int64_t) { return m.loss(1); });
                         }
-                        if (rank == 0) EXPECT_NEAR(owned_master(engine)[0], 0.99, 1e-5);
+                        if (rank == 0) {
+                          EXPECT_NEAR(owned_master(engine)[0], 0.99, 1e-5);
+                        }
                         EXPECT_EQ(values(m.w)[0], 0.98828125f);
                       });
 }

@@ -165,8 +165,12 @@ TEST_P(Step, MatchesFloat64) {
         }
         EXPECT_EQ(out, stored(weight_dtype, w1));  // the working weight is the rounded master
         EXPECT_EQ(run.grad.values(), g);
-        if (states < 1) EXPECT_EQ(m1, m);
-        if (states < 2) EXPECT_EQ(v1, v);
+        if (states < 1) {
+          EXPECT_EQ(m1, m);
+        }
+        if (states < 2) {
+          EXPECT_EQ(v1, v);
+        }
       }
     }
   }
