@@ -46,22 +46,6 @@ int choose_threads(const Config& config, const RankInfo& ranks) {
   return std::max(1, cores / ranks.local_world_size);
 }
 
-std::string name_of(kernels::OptimizerKind kind) {
-  switch (kind) {
-    case kernels::OptimizerKind::kAdamW:
-      return "AdamW";
-    case kernels::OptimizerKind::kAdam:
-      return "Adam (L2)";
-    case kernels::OptimizerKind::kSgd:
-      return "SGD";
-    case kernels::OptimizerKind::kLion:
-      return "Lion";
-    case kernels::OptimizerKind::kAdagrad:
-      return "Adagrad";
-  }
-  return "?";
-}
-
 std::string sam_text(const SamConfig& sam) {
   if (!sam.enabled) return "off";
   char text[96];
@@ -98,7 +82,7 @@ void print_header(Engine& engine, const BatchSource& data, const Communicator& c
                                 " working weights, fp32 master, gradients in " +
                                 dtype_name(engine.optimizer().options().accumulator)},
               {"ZeRO stage", stage},
-              {"optimizer", name_of(config.optimizer.kind)},
+              {"optimizer", kernels::optimizer_name(config.optimizer.kind)},
               {"SAM", sam_text(config.sam)},
               {"bytes a rank", format_bytes(memory.weights) + " weights, " +
                                    format_bytes(memory.gradients) + " gradients, " +

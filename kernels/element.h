@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/dtype.h"
+
 #if defined(__CUDACC__)
 #define ZS_ELEMENT __host__ __device__ __forceinline__
 #else
@@ -145,6 +147,20 @@ ZS_ELEMENT BF16 stochastic_from_float<BF16>(float value, uint32_t random) {
 template <>
 ZS_ELEMENT F16 stochastic_from_float<F16>(float value, uint32_t random) {
   return stochastic_f16(value, random);
+}
+
+/// Calls `body` (a template over its argument) with a null pointer of the floating-point element type
+/// of `dtype`; the caller has checked that it is one.
+template <class Body>
+void with_type(DType dtype, Body body) {
+  switch (dtype) {
+    case DType::kBF16:
+      return body(static_cast<BF16*>(nullptr));
+    case DType::kF16:
+      return body(static_cast<F16*>(nullptr));
+    default:
+      return body(static_cast<float*>(nullptr));
+  }
 }
 
 }  // namespace zerosharp::kernels

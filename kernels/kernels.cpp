@@ -62,6 +62,22 @@ cpu::BlockSums sum_blocks(int64_t numel, Partial partial) {
 
 }  // namespace
 
+const char* optimizer_name(OptimizerKind kind) noexcept {
+  switch (kind) {
+    case OptimizerKind::kAdamW:
+      return "AdamW";
+    case OptimizerKind::kAdam:
+      return "Adam (L2)";
+    case OptimizerKind::kSgd:
+      return "SGD";
+    case OptimizerKind::kLion:
+      return "Lion";
+    case OptimizerKind::kAdagrad:
+      return "Adagrad";
+  }
+  return "?";
+}
+
 int num_states(OptimizerKind kind, double momentum) noexcept {
   switch (kind) {
     case OptimizerKind::kAdamW:

@@ -10,6 +10,9 @@ namespace zerosharp::kernels {
 
 enum class OptimizerKind : uint8_t { kAdamW, kAdam, kSgd, kLion, kAdagrad };
 
+/// "AdamW", "Adam (L2)", "SGD", "Lion" or "Adagrad".
+const char* optimizer_name(OptimizerKind kind) noexcept;
+
 /// Number of fp32 state values per parameter: Adam(W) 2, Lion and Adagrad 1, SGD 1 with momentum,
 /// else 0.
 int num_states(OptimizerKind kind, double momentum) noexcept;

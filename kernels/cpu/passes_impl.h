@@ -17,19 +17,6 @@
 namespace zerosharp::kernels::cpu {
 namespace {
 
-/// Calls `body` with a null pointer of the element type of `dtype`.
-template <class Body>
-void with_type(DType dtype, Body body) {
-  switch (dtype) {
-    case DType::kBF16:
-      return body(static_cast<BF16*>(nullptr));
-    case DType::kF16:
-      return body(static_cast<F16*>(nullptr));
-    default:
-      return body(static_cast<float*>(nullptr));
-  }
-}
-
 template <OptimizerKind kKind, bool kHasMomentum, class G, class W>
 void optimizer_loop(const OptimizerShard& shard, const UpdateNumbers& n, float grad_scale,
                     int64_t begin, int64_t end) {

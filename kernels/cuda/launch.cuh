@@ -46,19 +46,6 @@ __device__ __forceinline__ void store(T* to, const Pack<T>& pack) {
   for (int i = 0; i < static_cast<int>(sizeof(Pack<T>) / 16); ++i) words[i] = from[i];
 }
 
-/// Calls `body` with a null pointer of the element type of `dtype`.
-template <class Body>
-void with_type(DType dtype, Body body) {
-  switch (dtype) {
-    case DType::kBF16:
-      return body(static_cast<BF16*>(nullptr));
-    case DType::kF16:
-      return body(static_cast<F16*>(nullptr));
-    default:
-      return body(static_cast<float*>(nullptr));
-  }
-}
-
 // --- Deterministic sums of up to three numbers
 // -----------------------------------------------------
 

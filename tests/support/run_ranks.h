@@ -80,20 +80,10 @@ struct Unused : torch::nn::Module {
   at::Tensor u, w, v;
 };
 
+/// The optimizer's name as a test parameter's: letters only.
 inline std::string kind_name(kernels::OptimizerKind kind) {
-  switch (kind) {
-    case kernels::OptimizerKind::kAdamW:
-      return "AdamW";
-    case kernels::OptimizerKind::kAdam:
-      return "Adam";
-    case kernels::OptimizerKind::kSgd:
-      return "SGD";
-    case kernels::OptimizerKind::kLion:
-      return "Lion";
-    case kernels::OptimizerKind::kAdagrad:
-      return "Adagrad";
-  }
-  return "?";
+  const std::string name = kernels::optimizer_name(kind);
+  return name.substr(0, name.find(' '));
 }
 
 }  // namespace zerosharp::testing
