@@ -149,8 +149,8 @@ ZS_ELEMENT F16 stochastic_from_float<F16>(float value, uint32_t random) {
   return stochastic_f16(value, random);
 }
 
-/// Calls `body` (a template over its argument) with a null pointer of the floating-point element type
-/// of `dtype`; the caller has checked that it is one.
+/// Calls `body` (a template over its argument) with a null pointer of the floating-point element
+/// type of `dtype`; the caller has checked that it is one.
 template <class Body>
 void with_type(DType dtype, Body body) {
   switch (dtype) {
