@@ -261,7 +261,8 @@ void expect_skip(int64_t stage, Fault fault, int bad_pass, SamScope scope, DType
           const at::Tensor loss = m.loss();
           if (!now) return loss;
           if (fault == Fault::kThrow) throw std::runtime_error("out of data");
-          return fault == Fault::kNanLoss ? loss * nan : m.loss({nan, 0, 0});
+          // A NaN that reaches the loss but no gradient, or both.
+          return fault == Fault::kNanLoss ? loss + nan : m.loss({nan, 0, 0});
         };
         if (fault == Fault::kThrow) {
           try {

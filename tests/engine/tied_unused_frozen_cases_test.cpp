@@ -99,20 +99,33 @@ TEST_P(UnusedCases, LateParametersStartAsTheirOwnFirstStep) {
   }
 }
 
+struct TwoHeads : torch::nn::Module {
+  TwoHeads() {
+    h1 = register_parameter("h1", at::arange(3, at::kFloat) + 1);
+    h2 = register_parameter("h2", at::arange(3, at::kFloat) + 1);
+  }
+  at::Tensor h1, h2;
+};
+
 TEST_P(UnusedCases, BranchesThatDifferBetweenRanksAddZero) {  // DeepSpeed #7998
-  struct TwoHeads : torch::nn::Module {
-    TwoHeads() {
-      h1 = register_parameter("h1", at::arange(3, at::kFloat) + 1);
-      h2 = register_parameter("h2", at::arange(3, at::kFloat) + 1);
-    }
-    at::Tensor h1, h2;
-  };
   auto module = train<TwoHeads>(
       2, sgd(1.0, GetParam()), make<TwoHeads>(), [](Engine& engine, TwoHeads& m, int rank) {
+        // The first step leaves gradients behind that the second must not see.
+        engine.train_batch([&](int64_t) { return 2 * m.h1.sum() + 2 * m.h2.sum(); });
+        EXPECT_NEAR(engine.global_grad_norm(), std::sqrt(6 * 4.0), 1e-6);
         engine.train_batch([&](int64_t) { return rank == 0 ? m.h1.sum() : m.h2.sum(); });
+        EXPECT_NEAR(engine.global_grad_norm(), std::sqrt(6 * 0.25), 1e-6);
       });
-  EXPECT_EQ(values(module->h1), (std::vector<float>{0.5, 1.5, 2.5}));
-  EXPECT_EQ(values(module->h2), (std::vector<float>{0.5, 1.5, 2.5}));
+  EXPECT_EQ(values(module->h1), (std::vector<float>{-1.5, -0.5, 0.5}));
+  EXPECT_EQ(values(module->h2), (std::vector<float>{-1.5, -0.5, 0.5}));
+}
+
+TEST_P(UnusedCases, WhatIsUnusedNowAddsNothingToTheNorm) {
+  train<TwoHeads>(1, sgd(0.0, GetParam()), make<TwoHeads>(), [](Engine& engine, TwoHeads& m, int) {
+    engine.train_batch([&](int64_t) { return m.h1.sum() + 100 * m.h2.sum(); });
+    engine.train_batch([&](int64_t) { return m.h1.sum(); });
+    EXPECT_NEAR(engine.global_grad_norm(), std::sqrt(3.0), 1e-6);
+  });
 }
 
 TEST_P(UnusedCases, FrozenParametersTakeTheWorkingTypeAndStay) {
