@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 
 #include "engine/cli/signals.h"
 #include "engine/models/gpt.h"
@@ -29,6 +30,14 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+/// Ranks that a launcher started write lines, even where mpirun gives them a terminal.
+bool draws_in_place() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_STEP_ID", "RANK"}) {
+    if (std::getenv(name) != nullptr) return false;
+  }
+  return isatty(STDOUT_FILENO) != 0;
+}
+
 }  // namespace
 
 Trainer::Trainer(Engine& engine, TrainableModel& model, BatchSource& data,
@@ -38,8 +47,8 @@ Trainer::Trainer(Engine& engine, TrainableModel& model, BatchSource& data,
       data_(data),
       comm_(communicator),
       metrics_(std::move(metrics)),
-      progress_(engine.config().train.steps, engine.config().train.log_interval,
-                communicator.size() == 1 && isatty(STDOUT_FILENO) != 0) {}
+      progress_(engine.config().train.steps, engine.config().train.log_interval, draws_in_place()) {
+}
 
 void Trainer::run() {
   const TrainConfig& train = engine_.config().train;

@@ -80,6 +80,7 @@ void StepSums::mark_failed(int rank) {
 }
 
 void StepSums::set_touched(const std::vector<char>& touched) {
+  wait_readback();  // on CUDA the last copy from this staging buffer must be over
   double* flags = flags_.data_ptr<double>();
   for (size_t i = 0; i < touched.size(); ++i) flags[i] = touched[i] != 0 ? 1.0 : 0.0;
   sums_.narrow(0, kNumSlots, num_parameters_).copy_(flags_, /*non_blocking=*/true);

@@ -28,7 +28,7 @@ std::vector<uint8_t> read_all(const std::string& path) {
     gzerror(file.get(), &status);  // Z_BUF_ERROR: the file ends before its compressed stream does
     if (got < 0 || status == Z_BUF_ERROR) {
       fail_config("data.path: ", path, " is damaged or cut short; scripts/prepare-corpus ",
-                  "--fashion-mnist brings it anew when its folder is removed");
+                  "data --fashion-mnist brings it anew when its folder is removed");
     }
     if (got == 0) break;
     bytes.insert(bytes.end(), chunk.begin(), chunk.begin() + got);
@@ -46,7 +46,7 @@ std::string find_file(const std::string& folder, const std::string& name) {
     if (std::filesystem::is_regular_file(path, error)) return path.string();
   }
   fail_config("data.path: ", folder, " holds no ", name, " (plain or .gz); scripts/prepare-corpus ",
-              "--fashion-mnist brings it");
+              "data --fashion-mnist brings it");
 }
 
 uint32_t big_endian(const std::vector<uint8_t>& bytes, size_t at) {

@@ -72,7 +72,7 @@ TEST_F(FashionMnist, ReadsPlainAndCompressedFiles) {
 TEST_F(FashionMnist, MissingFilesAndWrongKinds) {
   EXPECT_EQ(message(), "data.path: " + folder() +
                            " holds no train-images-idx3-ubyte (plain or .gz); "
-                           "scripts/prepare-corpus --fashion-mnist brings it");
+                           "scripts/prepare-corpus data --fashion-mnist brings it");
   const std::string images_path = write(kImages, labels("abc"));
   const std::string labels_path = write(kLabels, labels("\x01"));
   EXPECT_EQ(message(), "data.path: " + images_path + " is truncated: 11 bytes, its header has 16");
@@ -109,9 +109,10 @@ TEST_F(FashionMnist, ACompressedFileCutShortIsFound) {
   const auto size = std::filesystem::file_size(images_path);
   for (const auto cut : {size / 2, size - 1}) {
     std::filesystem::resize_file(images_path, cut);
-    EXPECT_EQ(message(), "data.path: " + images_path +
-                             " is damaged or cut short; scripts/prepare-corpus --fashion-mnist "
-                             "brings it anew when its folder is removed");
+    EXPECT_EQ(message(),
+              "data.path: " + images_path +
+                  " is damaged or cut short; scripts/prepare-corpus data --fashion-mnist "
+                  "brings it anew when its folder is removed");
     write_gz(std::string(kImages) + ".gz", images(2));
   }
   EXPECT_EQ(message(), "");
