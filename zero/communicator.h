@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,6 +26,18 @@ struct FlatSpan {
 enum class CollectiveOp : uint8_t { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kBarrier };
 inline constexpr int kNumCollectiveOps = 5;
 
+/// One call as a rank makes it; every rank's must agree in all but the buffer and the stream.
+struct Collective {
+  CollectiveOp op = CollectiveOp::kBarrier;
+  FlatSpan span;
+  ReduceOp reduce = ReduceOp::kSum;
+  int root = 0;
+  Stream stream;
+};
+
+/// For messages: "all_reduce (mean) of 8 fp32", "broadcast from rank 2 of 8 bf16", "barrier".
+std::string describe(const Collective& call);
+
 /// Calls and payload bytes of one rank. `bytes` counts what the rank would send in a ring:
 /// all-reduce 2·(N−1)/N, reduce-scatter and all-gather (N−1)/N of the whole buffer; broadcast the
 /// buffer on the root; nothing at N = 1.
@@ -38,7 +51,8 @@ struct CommStats {
   const PerOp& of(CollectiveOp op) const { return ops[static_cast<size_t>(op)]; }
 };
 
-/// Completion of an asynchronous collective. Move-only; the destructor waits.
+/// Completion of an asynchronous collective. Move-only; the destructor waits, and drops an error
+/// (the communicator then refuses its next call with it).
 class Work {
  public:
   Work() = default;
@@ -71,8 +85,9 @@ class Communicator {
   /// "single", "thread", "mpi" or "nccl".
   virtual const char* name() const noexcept = 0;
 
-  /// Every rank ends with the same bits: the reduction over ranks in rank order (nccl: in NCCL's
-  /// order). Any numel, also 0. fp32, bf16, fp16 (summed in fp32), fp64, int64 (no mean).
+  /// Every rank ends with the same bits: the reduction over ranks in rank order, bf16 and fp16
+  /// summed in fp32 and rounded once (nccl: NCCL's order, and its rounding at each hop). Any numel,
+  /// also 0; int64 has no mean.
   void all_reduce(FlatSpan span, ReduceOp op, Stream stream = {});
   /// `span` is `size()` equal shards; on return shard `rank()` holds the reduction and the other
   /// shards are unspecified. numel must be a multiple of size().
@@ -101,37 +116,53 @@ class Communicator {
   virtual void abort(const std::string& reason) noexcept;
 
  protected:
-  struct Call {
-    CollectiveOp op = CollectiveOp::kBarrier;
-    FlatSpan span;
-    ReduceOp reduce = ReduceOp::kSum;
-    int root = 0;
-    Stream stream;
+  /// What was settled when a call was made, for the thread that performs it later.
+  struct Ticket {
+    int64_t sequence = 0;
+    bool checked = false;  ///< debug checks were on
   };
+
   /// Performs one collective; called with size() > 1 only, in sequence order.
-  virtual void run(const Call& call) = 0;
-  /// Starts one; the default runs it on a worker thread of this object (CPU) in order.
-  virtual Work start(const Call& call, int64_t sequence);
+  virtual void run(const Collective& call) = 0;
+  /// Starts one. The default calls `run` on a worker thread of this object, in order; a backend
+  /// that only enqueues overrides it and does so inside `guarded`.
+  virtual Work start(const Collective& call, Ticket ticket);
   /// Gathers one 64-bit word of every rank (out has size() entries); used by the debug checks.
   virtual void exchange_fingerprint(uint64_t mine, uint64_t* out) = 0;
 
+  /// Makes the debug check if it was asked for, then calls `body`; if either throws, all later
+  /// calls are refused with that reason.
+  template <class Body>
+  void guarded(const Collective& call, Ticket ticket, Body&& body) {
+    try {
+      if (ticket.checked) verify_fingerprint(call, ticket.sequence);
+      body();
+    } catch (const std::exception& error) {
+      record_failure(error.what());
+      throw;
+    }
+  }
+  /// Waits for the worker thread. The destructor of a class whose `run` it calls must begin with
+  /// this, before its members go. A Work may be waited for afterwards.
+  void finish_async() noexcept;
+
  private:
   class Worker;
-  void validate(const Call& call) const;
-  void count(const Call& call);
-  void perform(const Call& call);
-  Work perform_async(const Call& call);
-  void guarded_run(const Call& call, int64_t sequence);
-  void verify_fingerprint(const Call& call, int64_t sequence);
+  void validate(const Collective& call) const;
+  Ticket count(const Collective& call);
+  void perform(const Collective& call);
+  Work perform_async(const Collective& call);
+  void verify_fingerprint(const Collective& call, int64_t sequence);
+  void record_failure(const char* reason);
 
   int rank_;
   int size_;
   CommStats stats_;
   int64_t sequence_ = 0;
-  bool debug_checks_ = false;
+  bool debug_checks_ = false;        // read and written by the calling thread only
   std::atomic<bool> failed_{false};  // no further collective can be made …
-  std::string failure_;              // … because of this; written before the flag
-  std::unique_ptr<Worker> worker_;
+  std::string failure_;              // … because of this; written once, before the flag
+  std::shared_ptr<Worker> worker_;   // shared with the Work it has yet to do
 };
 
 /// One rank; every collective is the identity (mean of one).

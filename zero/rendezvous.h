@@ -24,7 +24,8 @@ struct RankInfo {
   std::string how;  ///< one line for the run header: which way was taken
 };
 
-/// Given on the command line; rank and world size together, or neither.
+/// Given on the command line; rank and world size together, or neither. The others also replace
+/// what a launcher's variables say.
 struct ExplicitRanks {
   std::optional<int> rank, world_size, local_rank;
   std::optional<std::string> master_addr;

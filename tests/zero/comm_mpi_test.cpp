@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/element.h"
@@ -91,25 +92,69 @@ void run_all(Communicator& mpi) {
   }
 }
 
+/// The debug checks name both calls, and the communicator refuses every later one.
+void disagree() {
+  const auto mpi = make_mpi_communicator();
+  if (mpi->size() == 1) return;
+  mpi->set_debug_checks(true);
+  float data[4] = {};
+  const FlatSpan span{data, 4, DType::kF32};
+  try {
+    mpi->rank() == 0 ? mpi->all_reduce(span, ReduceOp::kMean) : mpi->broadcast(span, 0);
+    expect(false, "a disagreement is an error");
+  } catch (const CommError& error) {
+    const std::string message = error.what();
+    expect(message.find("all_reduce (mean)") != std::string::npos &&
+               message.find("broadcast") != std::string::npos,
+           "both calls are named in: " + message);
+  }
+  try {
+    mpi->barrier();
+    expect(false, "a call after a failure is an error");
+  } catch (const CommError& error) {
+    const std::string message = error.what();
+    expect(message.find("after a failed collective") != std::string::npos,
+           "the failure is named in: " + message);
+  }
+}
+
+/// Rank 1 ends by an exception while the others wait for it: all must end.
+int leave_by_exception() {
+  try {
+    const auto mpi = make_mpi_communicator();
+    mpi->barrier();
+    if (mpi->rank() == 1) fail_config("this rank's file is missing");
+    mpi->barrier();
+    std::puts("FAILED: the barrier was passed");
+  } catch (const Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   if (!built_with_mpi()) {
     std::puts("skipped: this build has no MPI");
     return 0;
   }
+  if (argc > 1 && std::string(argv[1]) == "leave") return leave_by_exception();
   try {
-    for (const int64_t chunk : {int64_t{8} << 20, int64_t{24}}) {
-      auto mpi = make_mpi_communicator({chunk});
-      for (const bool checks : {false, true}) {
-        mpi->set_debug_checks(checks);
-        if (chunk > 100 || !checks) run_all(*mpi);
-      }
-      mpi->barrier();
-      if (mpi->rank() == 0 && chunk == 24) {
-        std::printf("%d checks on %d rank(s), %d failed\n", g_checks, mpi->size(), g_failures);
-      }
+    const int64_t whole = int64_t{8} << 20;
+    const int64_t tiny = 24;  // a few elements: every slice takes many rounds
+    for (const auto& [chunk, checks] :
+         {std::pair{whole, false}, std::pair{whole, true}, std::pair{tiny, false}}) {
+      const auto mpi = make_mpi_communicator({chunk});
+      mpi->set_debug_checks(checks);
+      run_all(*mpi);
     }
+    disagree();
+    const auto mpi = make_mpi_communicator();
+    mpi->barrier();
+    std::printf("rank %d of %d: %d checks, %d failed\n", mpi->rank(), mpi->size(), g_checks,
+                g_failures);
   } catch (const Error& error) {
     std::fprintf(stderr, "FAILED: %s\n", error.what());
     return 1;

@@ -37,6 +37,15 @@ TEST(Layout, ParametersLieBackToBackAndZeroSizesTakeNoRoom) {
   EXPECT_EQ(layout.padded_numel, 10);
 }
 
+TEST(Layout, MoreRanksThanElements) {
+  const GroupLayout layout = plan_group({2, 1}, 8);
+  EXPECT_EQ(layout.shard_numel(), 1);
+  EXPECT_EQ(layout.padded_numel, 8);  // ranks 3 … 7 own padding alone
+  EXPECT_EQ(layout.shard(7).begin, 7);
+  EXPECT_EQ(plan_group({}, 8).padded_numel, 0);
+  EXPECT_EQ(plan_group({0, 0}, 8).shard_numel(), 0);
+}
+
 // DeepSpeed #7640: counts beyond 2^31.
 TEST(Layout, CountsAre64Bit) {
   const GroupLayout layout = plan_group({int64_t{65536} * 40000, 7}, 4);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/error.h"
+#include "zero/comm/device_events.h"
 
 namespace zerosharp {
 namespace {
@@ -29,34 +30,66 @@ const char* op_name(CollectiveOp op) {
   return "?";
 }
 
+const char* reduce_name(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return "sum";
+    case ReduceOp::kMean:
+      return "mean";
+    case ReduceOp::kMax:
+      return "max";
+    case ReduceOp::kMin:
+      return "min";
+  }
+  return "?";
+}
+
+bool reduces(CollectiveOp op) {
+  return op == CollectiveOp::kAllReduce || op == CollectiveOp::kReduceScatter;
+}
+
+/// "all_reduce (mean)", "broadcast".
+std::string op_text(CollectiveOp op, ReduceOp reduce) {
+  return reduces(op) ? std::string(op_name(op)) + " (" + reduce_name(reduce) + ")" : op_name(op);
+}
+
 class SingleCommunicator final : public Communicator {
  public:
   SingleCommunicator() : Communicator(0, 1) {}
   const char* name() const noexcept override { return "single"; }
 
  protected:
-  void run(const Call&) override {}
+  void run(const Collective&) override {}
   void exchange_fingerprint(uint64_t mine, uint64_t* out) override { out[0] = mine; }
 };
 
-/// One word that all ranks must agree on: sequence 32 bits, op 4, dtype 4, reduction 4, count 20
-/// (folded). The parts can be read back for the message.
-uint64_t fingerprint(int64_t sequence, CollectiveOp op, DType dtype, ReduceOp reduce,
-                     int64_t numel) {
-  const auto count = static_cast<uint64_t>(numel);
-  const uint64_t folded = (count ^ (count >> 20) ^ (count >> 40)) & 0xfffffu;
-  return static_cast<uint64_t>(sequence) << 32 | static_cast<uint64_t>(op) << 28 |
-         static_cast<uint64_t>(dtype) << 24 | static_cast<uint64_t>(reduce) << 20 | folded;
+/// One word that all ranks must agree on: sequence 32 bits, op 4, dtype 4, reduction 4, and 20 that
+/// count and root are folded into. All but the last can be read back for the message.
+uint64_t fingerprint(int64_t sequence, const Collective& call) {
+  const auto count = static_cast<uint64_t>(call.span.numel);
+  const uint64_t folded =
+      count ^ count >> 20 ^ count >> 40 ^ static_cast<uint64_t>(call.root) << 10;
+  return static_cast<uint64_t>(sequence) << 32 | static_cast<uint64_t>(call.op) << 28 |
+         static_cast<uint64_t>(call.span.dtype) << 24 | static_cast<uint64_t>(call.reduce) << 20 |
+         (folded & 0xfffffu);
 }
 
-std::string describe(uint64_t word) {
+std::string describe_word(uint64_t word) {
   const auto op = static_cast<CollectiveOp>((word >> 28) & 0xfu);
   const auto dtype = static_cast<DType>((word >> 24) & 0xfu);
-  return "collective " + std::to_string(word >> 32) + " " + op_name(op) + " of " +
-         dtype_name(dtype) + ", count code " + std::to_string(word & 0xfffffu);
+  const auto reduce = static_cast<ReduceOp>((word >> 20) & 0xfu);
+  return "collective " + std::to_string(word >> 32) + ", " + op_text(op, reduce) + " of " +
+         dtype_name(dtype) + " with count code " + std::to_string(word & 0xfffffu);
 }
 
 }  // namespace
+
+std::string describe(const Collective& call) {
+  std::string text = op_text(call.op, call.reduce);
+  if (call.op == CollectiveOp::kBarrier) return text;
+  if (call.op == CollectiveOp::kBroadcast) text += " from rank " + std::to_string(call.root);
+  return text + " of " + std::to_string(call.span.numel) + " " + dtype_name(call.span.dtype);
+}
 
 // --- Work -----------------------------------------------------------------------------------
 
@@ -87,16 +120,9 @@ class Communicator::Worker {
  public:
   Worker() : thread_([this] { serve(); }) {}
 
-  ~Worker() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_all();
-    thread_.join();
-  }
+  ~Worker() { stop(); }
 
-  /// Returns a ticket for `wait`.
+  /// Returns its place in the order, for `wait`.
   int64_t submit(std::function<void()> task) {
     const std::lock_guard<std::mutex> lock(mutex_);
     tasks_.push_back(std::move(task));
@@ -104,13 +130,24 @@ class Communicator::Worker {
     return ++submitted_;
   }
 
-  void wait(int64_t ticket) {
+  void wait(int64_t place) {
     std::unique_lock<std::mutex> lock(mutex_);
-    done_.wait(lock, [&] { return finished_ >= ticket || (error_ && finished_ >= failed_at_); });
-    if (error_ && ticket >= failed_at_) std::rethrow_exception(error_);
+    done_.wait(lock, [&] { return finished_ >= place || (error_ && finished_ >= failed_at_); });
+    if (error_ && place >= failed_at_) std::rethrow_exception(error_);
   }
 
+  /// Waits for everything submitted so far.
   void drain() { wait(submitted_); }
+
+  /// Performs what was submitted and ends the thread; idempotent.
+  void stop() noexcept {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
 
  private:
   void serve() {
@@ -158,7 +195,11 @@ Communicator::Communicator(int rank, int size) : rank_(rank), size_(size) {
   if (rank < 0 || rank >= size) fail_comm("rank ", rank, " is outside 0 … ", size - 1);
 }
 
-Communicator::~Communicator() = default;
+Communicator::~Communicator() { finish_async(); }
+
+void Communicator::finish_async() noexcept {
+  if (worker_) worker_->stop();
+}
 
 void Communicator::abort(const std::string&) noexcept {}
 
@@ -186,8 +227,8 @@ Work Communicator::all_gather_async(FlatSpan span, Stream stream) {
   return perform_async({CollectiveOp::kAllGather, span, ReduceOp::kSum, 0, stream});
 }
 
-void Communicator::validate(const Call& call) const {
-  if (failed_) {
+void Communicator::validate(const Collective& call) const {
+  if (failed_.load(std::memory_order_acquire)) {
     fail_comm("rank ", rank_, ": ", op_name(call.op), " after a failed collective: ", failure_);
   }
   const bool split = call.op == CollectiveOp::kReduceScatter || call.op == CollectiveOp::kAllGather;
@@ -207,7 +248,7 @@ void Communicator::validate(const Call& call) const {
   }
 }
 
-void Communicator::count(const Call& call) {
+Communicator::Ticket Communicator::count(const Collective& call) {
   ++sequence_;
   CommStats::PerOp& stats = stats_.ops[static_cast<size_t>(call.op)];
   ++stats.calls;
@@ -226,50 +267,53 @@ void Communicator::count(const Call& call) {
     case CollectiveOp::kBarrier:
       break;
   }
+  return {sequence_, debug_checks_};
 }
 
-void Communicator::verify_fingerprint(const Call& call, int64_t sequence) {
-  const uint64_t mine =
-      fingerprint(sequence, call.op, call.span.dtype, call.reduce, call.span.numel);
+void Communicator::verify_fingerprint(const Collective& call, int64_t sequence) {
+  const uint64_t mine = fingerprint(sequence, call);
   std::vector<uint64_t> all(static_cast<size_t>(size_));
   exchange_fingerprint(mine, all.data());
   for (int other = 0; other < size_; ++other) {
-    if (all[static_cast<size_t>(other)] == mine) continue;
-    fail_comm("ranks disagree: rank ", rank_, " is at ", describe(mine), " (numel ",
-              call.span.numel, "), rank ", other, " at ",
-              describe(all[static_cast<size_t>(other)]));
+    const uint64_t theirs = all[static_cast<size_t>(other)];
+    if (theirs == mine) continue;
+    fail_comm("ranks disagree: rank ", rank_, " is at ", describe_word(mine), " (", describe(call),
+              "), rank ", other, " at ", describe_word(theirs),
+              "; every rank must make the same calls in the same order");
   }
 }
 
-void Communicator::guarded_run(const Call& call, int64_t sequence) {
-  try {
-    if (debug_checks_) verify_fingerprint(call, sequence);
-    run(call);
-  } catch (const std::exception& error) {
-    if (!failed_) failure_ = error.what();
-    failed_ = true;
-    throw;
-  }
+void Communicator::record_failure(const char* reason) {
+  // Only one thread at a time is here: the worker, or the caller once the worker is done.
+  if (failed_.load(std::memory_order_acquire)) return;
+  failure_ = reason;
+  failed_.store(true, std::memory_order_release);
 }
 
-void Communicator::perform(const Call& call) {
+void Communicator::perform(const Collective& call) {
   if (worker_) worker_->drain();
   validate(call);
-  count(call);
-  if (size_ > 1) guarded_run(call, sequence_);
+  const Ticket ticket = count(call);
+  if (size_ > 1) guarded(call, ticket, [&] { run(call); });
 }
 
-Work Communicator::perform_async(const Call& call) {
+Work Communicator::perform_async(const Collective& call) {
   validate(call);
-  count(call);
+  const Ticket ticket = count(call);
   if (size_ == 1) return {};
-  return start(call, sequence_);
+  return start(call, ticket);
 }
 
-Work Communicator::start(const Call& call, int64_t sequence) {
-  if (!worker_) worker_ = std::make_unique<Worker>();
-  const int64_t ticket = worker_->submit([this, call, sequence] { guarded_run(call, sequence); });
-  return Work([worker = worker_.get(), ticket] { worker->wait(ticket); });
+Work Communicator::start(const Collective& call, Ticket ticket) {
+  if (!worker_) worker_ = std::make_shared<Worker>();
+  const int device = call.stream.cuda ? current_cuda_device() : -1;
+  const int64_t place = worker_->submit([this, call, ticket, device] {
+    guarded(call, ticket, [&] {
+      if (device >= 0) use_cuda_device(device);  // each thread has its own
+      run(call);
+    });
+  });
+  return Work([worker = worker_, place] { worker->wait(place); });
 }
 
 std::unique_ptr<Communicator> make_single_communicator() {

@@ -18,6 +18,14 @@ void check(cudaError_t status, const char* call) {
 
 }  // namespace
 
+int current_cuda_device() {
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  return device;
+}
+
+void use_cuda_device(int device) { check(cudaSetDevice(device), "cudaSetDevice"); }
+
 DeviceEvent::~DeviceEvent() {
   if (event_ != nullptr) cudaEventDestroy(static_cast<cudaEvent_t>(event_));
 }
@@ -40,11 +48,20 @@ void DeviceEvent::make_wait(Stream stream) const {
 
 #else
 
-DeviceEvent::~DeviceEvent() = default;
-void DeviceEvent::record(Stream) {
+namespace {
+
+[[noreturn]] void refuse() {
   fail<CudaError>("this build has no CUDA; configure with ZEROSHARP_WITH_CUDA=ON");
 }
-void DeviceEvent::make_wait(Stream) const {}
+
+}  // namespace
+
+int current_cuda_device() { refuse(); }
+void use_cuda_device(int) { refuse(); }
+
+DeviceEvent::~DeviceEvent() = default;
+void DeviceEvent::record(Stream) { refuse(); }
+void DeviceEvent::make_wait(Stream) const { refuse(); }
 
 #endif
 

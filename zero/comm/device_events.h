@@ -1,8 +1,13 @@
-// A CUDA event between two ranks' streams; nothing on the CPU.
+// CUDA events between ranks' streams, and a thread's current device.
 #pragma once
 #include "kernels/stream.h"
 
 namespace zerosharp {
+
+/// The CUDA device that is current on the calling thread. Throws CudaError.
+int current_cuda_device();
+/// Makes it current on the calling thread. Throws CudaError.
+void use_cuda_device(int device);
 
 /// Created at its first use, on the device that is current then.
 class DeviceEvent {

@@ -3,8 +3,10 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <vector>
 
 #include "kernels/error.h"
@@ -19,13 +21,24 @@ void check(int status, const char* call, int rank) {
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
   MPI_Error_string(status, text, &length);
-  fail_comm("rank ", rank, ": ", call, " failed: ", text, " (another rank may have died)");
+  fail_comm("rank ", rank, ": ", call, " failed: ", text,
+            " (another rank may have died, or ranks made different calls: "
+            "set_debug_checks finds the first)");
 }
+
+/// Set when a rank's communicator goes while an exception passes: the other ranks may be waiting
+/// for this one, and MPI_Finalize would then wait for them for ever.
+std::atomic<bool> left_by_exception{false};
 
 void finalize_at_exit() {
   int finalized = 0;
   MPI_Finalized(&finalized);
-  if (finalized == 0) MPI_Finalize();
+  if (finalized != 0) return;
+  if (left_by_exception) {
+    std::fflush(nullptr);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
+  MPI_Finalize();
 }
 
 void ensure_initialized() {
@@ -61,6 +74,11 @@ class MpiCommunicator final : public Communicator {
       : Communicator(rank, size), comm_(comm), options_(options) {}
 
   ~MpiCommunicator() override {
+    finish_async();
+    if (std::uncaught_exceptions() > exceptions_at_start_) {
+      left_by_exception = true;
+      return;
+    }
     int finalized = 0;
     MPI_Finalized(&finalized);
     if (finalized == 0 && !aborted_) MPI_Comm_free(&comm_);
@@ -76,7 +94,7 @@ class MpiCommunicator final : public Communicator {
   }
 
  protected:
-  void run(const Call& call) override {
+  void run(const Collective& call) override {
     if (call.op == CollectiveOp::kBarrier) return check(MPI_Barrier(comm_), "MPI_Barrier", rank());
     StagedBuffer staged(call.span, call.stream, staging_);
     switch (call.op) {
@@ -213,6 +231,7 @@ class MpiCommunicator final : public Communicator {
   static constexpr int kTag = 7;
   MPI_Comm comm_;
   MpiCommOptions options_;
+  const int exceptions_at_start_ = std::uncaught_exceptions();
   bool aborted_ = false;
   HostStaging staging_;
   std::vector<char> scratch_;
@@ -233,6 +252,7 @@ std::unique_ptr<Communicator> make_mpi_communicator(MpiCommOptions options) {
   ensure_initialized();
   MPI_Comm comm = MPI_COMM_NULL;
   check(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup", -1);
+  left_by_exception = false;  // all ranks are back in step
   MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   int rank = 0;
   int size = 1;

@@ -17,7 +17,9 @@ bool built_with_mpi() noexcept;
 
 /// Initializes MPI if needed (it is finalized at exit) and gives a communicator over all its
 /// processes. Reductions exchange slices as bytes and sum them in rank order, so results are
-/// bitwise those of thread ranks. Throws CommError; ConfigError in a build without MPI.
+/// bitwise those of thread ranks. A process that ends by exit() after an exception has destroyed
+/// its communicator ends the other ranks too (MPI_Abort with code 1), since they may wait for it.
+/// Throws CommError; ConfigError in a build without MPI.
 std::unique_ptr<Communicator> make_mpi_communicator(MpiCommOptions options = {});
 
 }  // namespace zerosharp

@@ -67,20 +67,22 @@ class NcclCommunicator final : public Communicator {
   }
 
  protected:
-  void run(const Call& call) override {
+  void run(const Collective& call) override {
     enqueue(call, static_cast<cudaStream_t>(call.stream.handle));
     if (call.op != CollectiveOp::kBarrier) return;
     check_cuda(cudaStreamSynchronize(side_stream_), "cudaStreamSynchronize");
   }
 
-  Work start(const Call& call, int64_t) override {
+  Work start(const Collective& call, Ticket ticket) override {
     const auto caller = static_cast<cudaStream_t>(call.stream.handle);
-    check_cuda(cudaEventRecord(started_, caller), "cudaEventRecord");
-    check_cuda(cudaStreamWaitEvent(side_stream_, started_, 0), "cudaStreamWaitEvent");
-    enqueue(call, side_stream_);
     cudaEvent_t done = nullptr;
-    check_cuda(cudaEventCreateWithFlags(&done, cudaEventDisableTiming), "cudaEventCreate");
-    check_cuda(cudaEventRecord(done, side_stream_), "cudaEventRecord");
+    guarded(call, ticket, [&] {
+      check_cuda(cudaEventRecord(started_, caller), "cudaEventRecord");
+      check_cuda(cudaStreamWaitEvent(side_stream_, started_, 0), "cudaStreamWaitEvent");
+      enqueue(call, side_stream_);
+      check_cuda(cudaEventCreateWithFlags(&done, cudaEventDisableTiming), "cudaEventCreate");
+      check_cuda(cudaEventRecord(done, side_stream_), "cudaEventRecord");
+    });
     return Work([caller, done] {
       const cudaError_t status = cudaStreamWaitEvent(caller, done, 0);
       cudaEventDestroy(done);
@@ -108,7 +110,7 @@ class NcclCommunicator final : public Communicator {
               ncclGetLastError(comm_), ")");
   }
 
-  void enqueue(const Call& call, cudaStream_t stream) {
+  void enqueue(const Collective& call, cudaStream_t stream) {
     void* data = call.span.data;
     const auto count = static_cast<size_t>(call.span.numel);
     const auto share = count / static_cast<size_t>(size());
@@ -146,6 +148,10 @@ bool built_with_nccl() noexcept { return true; }
 
 std::unique_ptr<Communicator> make_nccl_communicator(
     int rank, int size, const std::function<void(std::string&)>& exchange) {
+  if (size > 1 && !exchange) {
+    fail_config("make_nccl_communicator: rank ", rank, " of ", size,
+                " needs an `exchange` that brings NCCL's id from rank 0, e.g. tcp_store_exchange");
+  }
   ncclUniqueId id;
   if (rank == 0 && ncclGetUniqueId(&id) != ncclSuccess) {
     fail_comm("ncclGetUniqueId failed: ", ncclGetLastError(nullptr));

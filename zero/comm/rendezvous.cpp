@@ -54,6 +54,10 @@ void check(const RankInfo& info) {
     fail_config("local rank ", info.local_rank, " is outside 0 … ", info.local_world_size - 1, " (",
                 info.how, ")");
   }
+  if (info.master_port < 1 || info.master_port > 65535) {
+    fail_config("the master port must be between 1 and 65535, got ", info.master_port,
+                "; set it with --master-port or MASTER_PORT");
+  }
 }
 
 void read_master(const Environment& env, RankInfo& info) {
@@ -99,7 +103,7 @@ RankInfo discover_ranks(const Environment& env, const ExplicitRanks& options) {
     info.source = RankInfo::Source::kExplicit;
     info.rank = *options.rank;
     info.world_size = *options.world_size;
-    info.local_rank = options.local_rank.value_or(info.rank);
+    info.local_rank = info.rank;
     info.local_world_size = info.world_size;
     read_master(env, info);
     info.how = "options --rank and --world-size";
@@ -125,6 +129,7 @@ RankInfo discover_ranks(const Environment& env, const ExplicitRanks& options) {
   } else {
     info.how = "one process, no launcher";
   }
+  if (options.local_rank) info.local_rank = *options.local_rank;
   if (options.master_addr) info.master_addr = *options.master_addr;
   if (options.master_port) info.master_port = *options.master_port;
   check(info);

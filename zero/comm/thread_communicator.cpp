@@ -29,7 +29,12 @@ void* at(const FlatSpan& span, int64_t element) {
   return static_cast<char*>(span.data) + element * element_bytes(span.dtype);
 }
 
-/// What the ranks share: the rendezvous and each rank's published buffer.
+bool agree(const Collective& a, const Collective& b) {
+  return a.op == b.op && a.reduce == b.reduce && a.root == b.root && a.span.numel == b.span.numel &&
+         a.span.dtype == b.span.dtype;
+}
+
+/// What the ranks share: the rendezvous and each rank's published call.
 class Meeting {
  public:
   Meeting(int size, ThreadCommOptions options)
@@ -67,7 +72,7 @@ class Meeting {
     changed_.notify_all();
   }
 
-  std::vector<FlatSpan> published;  // written by its rank before a rendezvous, read after it
+  std::vector<Collective> published;  // written by its rank before a rendezvous, read after it
   std::vector<uint64_t> words;
   std::vector<DeviceEvent> events;
 
@@ -88,11 +93,12 @@ class ThreadCommunicator final : public Communicator {
  public:
   ThreadCommunicator(int rank, int size, std::shared_ptr<Meeting> meeting)
       : Communicator(rank, size), meeting_(std::move(meeting)) {}
+  ~ThreadCommunicator() override { finish_async(); }
   const char* name() const noexcept override { return "thread"; }
   void abort(const std::string& reason) noexcept override { meeting_->abort(reason); }
 
  protected:
-  void run(const Call& call) override {
+  void run(const Collective& call) override {
     switch (call.op) {
       case CollectiveOp::kAllReduce:
         publish(call, "all_reduce");
@@ -111,7 +117,7 @@ class ThreadCommunicator final : public Communicator {
       case CollectiveOp::kBroadcast:
         publish(call, "broadcast");
         if (rank() != call.root) {
-          const FlatSpan& from = meeting_->published[static_cast<size_t>(call.root)];
+          const FlatSpan& from = meeting_->published[static_cast<size_t>(call.root)].span;
           kernels::copy_bytes(call.span.data, from.data, call.span.bytes(), call.stream);
         }
         break;
@@ -129,21 +135,20 @@ class ThreadCommunicator final : public Communicator {
   }
 
  private:
-  /// Makes the buffer known to the others; afterwards theirs may be read.
-  void publish(const Call& call, const char* what) {
-    meeting_->published[static_cast<size_t>(rank())] = call.span;
+  /// Makes the call known to the others; afterwards their buffers may be read.
+  void publish(const Collective& call, const char* what) {
+    meeting_->published[static_cast<size_t>(rank())] = call;
     settle(call, what);
     for (int other = 0; other < size(); ++other) {
-      const FlatSpan& span = meeting_->published[static_cast<size_t>(other)];
-      if (span.numel == call.span.numel && span.dtype == call.span.dtype) continue;
-      fail_comm("ranks disagree in ", what, ": rank ", rank(), " has ", call.span.numel, " of ",
-                dtype_name(call.span.dtype), ", rank ", other, " has ", span.numel, " of ",
-                dtype_name(span.dtype));
+      const Collective& theirs = meeting_->published[static_cast<size_t>(other)];
+      if (agree(call, theirs)) continue;
+      fail_comm("ranks disagree: rank ", rank(), " makes ", describe(call), ", rank ", other, " ",
+                describe(theirs), "; every rank must make the same calls in the same order");
     }
   }
 
   /// All work enqueued by any rank so far happens before anything enqueued later by this one.
-  void settle(const Call& call, const char* what) {
+  void settle(const Collective& call, const char* what) {
     if (call.stream.cuda) meeting_->events[static_cast<size_t>(rank())].record(call.stream);
     meeting_->rendezvous(rank(), what);
     if (!call.stream.cuda) return;
@@ -155,20 +160,19 @@ class ThreadCommunicator final : public Communicator {
   }
 
   /// Every rank writes only its own slice of its own buffer, and nobody else reads that slice.
-  void reduce_own(const Call& call) {
+  void reduce_own(const Collective& call) {
     const Slice own = slice_of(call.span.numel, rank(), size());
-    std::vector<const void*>& sources = sources_;
-    sources.clear();
-    for (const FlatSpan& span : meeting_->published) sources.push_back(at(span, own.begin));
-    kernels::reduce_slices(sources.data(), size(), call.reduce, call.span.dtype,
+    sources_.clear();
+    for (const Collective& each : meeting_->published) sources_.push_back(at(each.span, own.begin));
+    kernels::reduce_slices(sources_.data(), size(), call.reduce, call.span.dtype,
                            own.end - own.begin, at(call.span, own.begin), call.stream);
   }
 
-  void gather_others(const Call& call) {
+  void gather_others(const Collective& call) {
     for (int other = 0; other < size(); ++other) {
       if (other == rank()) continue;
       const Slice part = slice_of(call.span.numel, other, size());
-      const FlatSpan& from = meeting_->published[static_cast<size_t>(other)];
+      const FlatSpan& from = meeting_->published[static_cast<size_t>(other)].span;
       kernels::copy_bytes(at(call.span, part.begin), at(from, part.begin),
                           (part.end - part.begin) * element_bytes(call.span.dtype), call.stream);
     }
