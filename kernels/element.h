@@ -149,6 +149,23 @@ ZS_ELEMENT F16 stochastic_from_float<F16>(float value, uint32_t random) {
   return stochastic_f16(value, random);
 }
 
+/// x·t² for the t of perturb.h's Weighting; `v` is the second moment.
+template <bool kMagnitude, bool kPreconditioned>
+ZS_ELEMENT float weighted(float x, float base, float v, float shift) {
+  if constexpr (kMagnitude) {
+    const float t = fabsf(base) + shift;
+    return x * (t * t);
+  }
+  if constexpr (kPreconditioned) return x / (sqrtf(v) + shift);
+  return x;
+}
+
+/// m₀·x + m₁·y, without touching the bits of x where it is x and nothing else.
+ZS_ELEMENT float mixed(float x, float y, float m0, float m1) {
+  const float sum = m0 * x + m1 * y;
+  return m0 == 1 && m1 == 0 ? x : sum;
+}
+
 /// Calls `body` (a template over its argument) with a null pointer of the floating-point element
 /// type of `dtype`; the caller has checked that it is one.
 template <class Body>

@@ -1,6 +1,7 @@
 // The public functions: checks, choice of device, and the CPU side's split into threads and blocks.
 #include <cmath>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "kernels/cast.h"
@@ -8,6 +9,7 @@
 #include "kernels/cpu/passes.h"
 #include "kernels/cuda/entry.h"
 #include "kernels/error.h"
+#include "kernels/mix.h"
 #include "kernels/norm.h"
 #include "kernels/optimizer_step.h"
 #include "kernels/perturb.h"
@@ -29,7 +31,7 @@ namespace {
 
 constexpr int64_t kBlock = 64 * 1024;  // elements of one partial sum, whatever the thread count
 
-void require_float(DType dtype, const char* what) {
+void require_float(DType dtype, const std::string& what) {
   if (dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16) return;
   fail_config(what, " must be fp32, bf16 or fp16, got ", dtype_name(dtype));
 }
@@ -58,6 +60,14 @@ cpu::BlockSums sum_blocks(int64_t numel, Partial partial) {
     total.third += sums[block].third;
   }
   return total;
+}
+
+void check_perturbed(const PerturbShard& shard, Weighting weighting, const std::string& kernel) {
+  require_float(shard.grad_dtype, kernel + ": the gradient");
+  require_float(shard.weight_dtype, kernel + ": the working weight");
+  require(shard.grad, "the gradient");
+  require(shard.weight, "the working weight");
+  if (weighting == Weighting::kPreconditioned) require(shard.second_moment, "the second moment");
 }
 
 }  // namespace
@@ -176,10 +186,7 @@ void ascent_scale(const double* sums, double pre_scale, double rho, double eps, 
 void perturb(const PerturbShard& shard, const PerturbStep& step, double* stats, double* workspace,
              Stream stream) {
   if (shard.numel == 0) return;
-  require_float(shard.grad_dtype, "perturb: the gradient");
-  require_float(shard.weight_dtype, "perturb: the working weight");
-  require(shard.grad, "the gradient");
-  require(shard.weight, "the working weight");
+  check_perturbed(shard, step.weighting, "perturb");
   require(step.scale, "the ascent factor");
   if (stream.cuda) return cuda::perturb(shard, step, stats, workspace, stream);
   const float scale = *step.scale;
@@ -190,6 +197,46 @@ void perturb(const PerturbShard& shard, const PerturbStep& step, double* stats, 
   stats[0] += total.first;
   stats[1] += total.second;
   stats[2] += total.third;
+}
+
+void sum_squares_weighted(const PerturbShard& shard, Weighting weighting, float shift, double* sums,
+                          double* workspace, Stream stream) {
+  if (shard.numel == 0) return;
+  if (weighting == Weighting::kNone) {
+    return sum_squares(shard.grad, shard.grad_dtype, shard.numel, sums, workspace, stream);
+  }
+  check_perturbed(shard, weighting, "sum_squares_weighted");
+  if (stream.cuda) {
+    return cuda::sum_squares_weighted(shard, weighting, shift, sums, workspace, stream);
+  }
+  const cpu::BlockSums total = sum_blocks(shard.numel, [&](int64_t begin, int64_t end) {
+    return cpu::passes().sum_squares_weighted(shard, weighting, shift, begin, end);
+  });
+  sums[0] += total.first;
+  sums[1] += total.second;
+}
+
+void dots(const void* x, DType x_dtype, const float* y, int64_t numel, double* sums,
+          double* workspace, Stream stream) {
+  if (numel == 0) return;
+  require_float(x_dtype, "dots: x");
+  if (stream.cuda) return cuda::dots(x, x_dtype, y, numel, sums, workspace, stream);
+  const cpu::BlockSums total = sum_blocks(numel, [&](int64_t begin, int64_t end) {
+    return cpu::passes().dots(x, x_dtype, y, begin, end);
+  });
+  sums[0] += total.first;
+  sums[1] += total.second;
+  sums[2] += total.third;
+}
+
+void mix(void* x, DType x_dtype, float* y, int64_t numel, const float* matrix, Stream stream) {
+  if (numel == 0) return;
+  require_float(x_dtype, "mix: x");
+  if (stream.cuda) return cuda::mix(x, x_dtype, y, numel, matrix, stream);
+  if (std::isnan(matrix[0])) return;
+  cpu::parallel_runs(numel, [&](int64_t begin, int64_t end) {
+    cpu::passes().mix(x, x_dtype, y, matrix, begin, end);
+  });
 }
 
 void cast(const void* src, DType src_dtype, void* dst, DType dst_dtype, int64_t numel,

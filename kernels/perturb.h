@@ -9,6 +9,13 @@ namespace zerosharp::kernels {
 
 enum class Rounding : uint8_t { kNearest, kStochastic };
 
+/// The factor t of e = scale·t²·g.
+enum class Weighting : uint8_t {
+  kNone,           ///< 1
+  kMagnitude,      ///< |base| + shift: ASAM (Kwon et al. 2021, eq. 7)
+  kPreconditioned  ///< 1 / √(√v + shift), v Adam's second moment
+};
+
 struct PerturbShard {
   int64_t numel = 0;
   const void* grad = nullptr;
@@ -18,15 +25,16 @@ struct PerturbShard {
   DType weight_dtype = DType::kBF16;
   int64_t first_element =
       0;  ///< index of element 0 in the whole flat buffer (keys the random bits)
+  const float* second_moment = nullptr;  ///< v, for Weighting::kPreconditioned
 };
 
 struct PerturbStep {
-  const float* scale = nullptr;  ///< one float beside the data; e = scale·g. NaN: nothing happens
+  const float* scale = nullptr;  ///< one float beside the data. NaN: nothing happens
   Rounding rounding = Rounding::kNearest;
   uint64_t seed = 0;
   uint64_t step = 0;
-  bool adaptive = false;  ///< ASAM (Kwon et al. 2021): e = scale·(|w|+eta)²·g
-  float eta = 0;
+  Weighting weighting = Weighting::kNone;
+  float shift = 0;
 };
 
 /// weight ← round(base + e) with base = master, or the old weight where master is null.
@@ -35,7 +43,14 @@ struct PerturbStep {
 /// Stochastic rounding takes the bits of Philox4x32-10 with key `seed` and counter (element/4,
 /// step), so every rank, replay and device draws the same bits for an element. fp32 working weights
 /// are never rounded. `workspace`: kReductionWorkspace doubles (norm.h), may be null on the CPU.
+/// Reads a gradient, a base and (kPreconditioned) 4 bytes, writes a weight per element.
 void perturb(const PerturbShard& shard, const PerturbStep& step, double* stats, double* workspace,
              Stream stream);
+
+/// sums[0] += Σ (t·g)², the square of the norm that ρ is measured by, and sums[1] += the number of
+/// infinities and NaNs among g. Products are rounded to fp32 (kNone: exact), sums are fp64 in an
+/// order that depends on `numel` only. Reads what `perturb` reads.
+void sum_squares_weighted(const PerturbShard& shard, Weighting weighting, float shift, double* sums,
+                          double* workspace, Stream stream);
 
 }  // namespace zerosharp::kernels

@@ -26,6 +26,12 @@ struct Passes {
   /// The statistics of perturb.h in order.
   BlockSums (*perturb)(const PerturbShard& shard, const PerturbStep& step, float scale,
                        int64_t begin, int64_t end);
+  /// first = Σ(t·g)², second = number of non-finite g.
+  BlockSums (*sum_squares_weighted)(const PerturbShard& shard, Weighting weighting, float shift,
+                                    int64_t begin, int64_t end);
+  /// Σxy, Σx², Σy².
+  BlockSums (*dots)(const void* x, DType x_dtype, const float* y, int64_t begin, int64_t end);
+  void (*mix)(void* x, DType x_dtype, float* y, const float* matrix, int64_t begin, int64_t end);
   void (*cast)(const void* src, DType src_dtype, void* dst, DType dst_dtype, int64_t begin,
                int64_t end);
   void (*scaled_add)(void* dst, DType dst_dtype, const void* src, DType src_dtype, float scale,

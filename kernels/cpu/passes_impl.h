@@ -97,6 +97,29 @@ struct SquareSum {
   }
 };
 
+/// Partial sums of products in the same order.
+struct DotSum {
+  double lanes[kLanes] = {};
+
+  void add(const float* x, const float* y, int64_t count) {
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+      ZS_VECTORIZE
+      for (int lane = 0; lane < kLanes; ++lane) {
+        lanes[lane] += double{x[i + lane]} * double{y[i + lane]};
+      }
+    }
+    for (int lane = 0; i + lane < count; ++lane) {
+      lanes[lane] += double{x[i + lane]} * double{y[i + lane]};
+    }
+  }
+  double total() const {
+    double sum = 0;
+    for (const double lane : lanes) sum += lane;
+    return sum;
+  }
+};
+
 template <class T>
 BlockSums sum_squares_of(const T* __restrict x, int64_t begin, int64_t end) {
   SquareSum squares;
@@ -123,22 +146,31 @@ BlockSums sum_squares(const void* x, DType dtype, int64_t begin, int64_t end) {
   return sums;
 }
 
+/// Loads a tile of bases: masters, or working weights where there are none.
+template <class W>
+void load_bases(const PerturbShard& shard, int64_t at, int64_t count, float* __restrict base) {
+  const float* master = shard.master;
+  const W* weight = static_cast<const W*>(shard.weight);
+  for (int64_t i = 0; i < count; ++i) {
+    base[i] = master != nullptr ? master[at + i] : to_float(weight[at + i]);
+  }
+}
+
 /// One tile of a perturbation: writes the weights, and what moved and by how much for the sums.
-template <class G, class W, bool kStochastic, bool kAdaptive>
-int32_t perturb_tile(const G* __restrict grad, const float* __restrict base, W* __restrict weight,
-                     const PerturbStep& step, float scale, int64_t first_element, int64_t count,
-                     float* __restrict shift, float* __restrict e) {
+template <class G, class W, bool kStochastic, bool kMagnitude, bool kPreconditioned>
+int32_t perturb_tile(const G* __restrict grad, const float* __restrict base,
+                     const float* __restrict v, W* __restrict weight, const PerturbStep& step,
+                     float scale, int64_t first_element, int64_t count, float* __restrict shift,
+                     float* __restrict e) {
   int32_t moved = 0;
   const uint64_t seed = step.seed;
   const uint64_t counter = step.step;
-  const float eta = step.eta;
+  const float addend = step.shift;
   ZS_VECTORIZE
   for (int64_t i = 0; i < count; ++i) {
-    float ei = scale * to_float(grad[i]);
-    if constexpr (kAdaptive) {
-      const float t = std::fabs(base[i]) + eta;
-      ei = ei * (t * t);
-    }
+    const float second = kPreconditioned ? v[i] : 0.0f;
+    const float ei =
+        weighted<kMagnitude, kPreconditioned>(scale * to_float(grad[i]), base[i], second, addend);
     const float value = base[i] + ei;
     W rounded;
     if constexpr (kStochastic) {
@@ -157,7 +189,7 @@ int32_t perturb_tile(const G* __restrict grad, const float* __restrict base, W* 
   return moved;
 }
 
-template <class G, class W, bool kStochastic>
+template <class G, class W, bool kStochastic, bool kMagnitude, bool kPreconditioned>
 BlockSums perturb_of(const PerturbShard& shard, const PerturbStep& step, float scale, int64_t begin,
                      int64_t end) {
   const G* grad = static_cast<const G*>(shard.grad);
@@ -168,18 +200,27 @@ BlockSums perturb_of(const PerturbShard& shard, const PerturbStep& step, float s
   float base[kTile], shift[kTile], e[kTile];
   for (int64_t at = begin; at < end; at += kTile) {
     const int64_t count = end - at < kTile ? end - at : kTile;
-    for (int64_t i = 0; i < count; ++i) {
-      base[i] = shard.master != nullptr ? shard.master[at + i] : to_float(weight[at + i]);
-    }
-    const int64_t first = shard.first_element + at;
-    moved += step.adaptive ? perturb_tile<G, W, kStochastic, true>(
-                                 grad + at, base, weight + at, step, scale, first, count, shift, e)
-                           : perturb_tile<G, W, kStochastic, false>(
-                                 grad + at, base, weight + at, step, scale, first, count, shift, e);
+    load_bases<W>(shard, at, count, base);
+    const float* v = kPreconditioned ? shard.second_moment + at : nullptr;
+    moved += perturb_tile<G, W, kStochastic, kMagnitude, kPreconditioned>(
+        grad + at, base, v, weight + at, step, scale, shard.first_element + at, count, shift, e);
     shifts.add(shift, count);
     squares.add(e, count);
   }
   return {static_cast<double>(moved), shifts.total(), squares.total()};
+}
+
+/// Calls `body<kMagnitude, kPreconditioned>()`.
+template <class Body>
+void with_weighting(Weighting weighting, Body body) {
+  switch (weighting) {
+    case Weighting::kMagnitude:
+      return body.template operator()<true, false>();
+    case Weighting::kPreconditioned:
+      return body.template operator()<false, true>();
+    case Weighting::kNone:
+      return body.template operator()<false, false>();
+  }
 }
 
 BlockSums perturb(const PerturbShard& shard, const PerturbStep& step, float scale, int64_t begin,
@@ -188,11 +229,86 @@ BlockSums perturb(const PerturbShard& shard, const PerturbStep& step, float scal
   const bool stochastic = step.rounding == Rounding::kStochastic;
   with_type(shard.grad_dtype, [&]<class G>(G*) {
     with_type(shard.weight_dtype, [&]<class W>(W*) {
-      sums = stochastic ? perturb_of<G, W, true>(shard, step, scale, begin, end)
-                        : perturb_of<G, W, false>(shard, step, scale, begin, end);
+      with_weighting(step.weighting, [&]<bool kMagnitude, bool kPreconditioned>() {
+        sums = stochastic ? perturb_of<G, W, true, kMagnitude, kPreconditioned>(shard, step, scale,
+                                                                                begin, end)
+                          : perturb_of<G, W, false, kMagnitude, kPreconditioned>(shard, step, scale,
+                                                                                 begin, end);
+      });
     });
   });
   return sums;
+}
+
+/// (t·g)² is g times the weighted g: its square root is exact enough for a norm, its sum in fp64.
+template <class G, class W, bool kMagnitude, bool kPreconditioned>
+BlockSums sum_squares_weighted_of(const PerturbShard& shard, float shift, int64_t begin,
+                                  int64_t end) {
+  const G* __restrict grad = static_cast<const G*>(shard.grad);
+  const float* __restrict v = shard.second_moment;
+  DotSum products;
+  int64_t bad = 0;
+  float base[kTile], plain[kTile], scaled[kTile];
+  for (int64_t at = begin; at < end; at += kTile) {
+    const int64_t count = end - at < kTile ? end - at : kTile;
+    load_bases<W>(shard, at, count, base);
+    int32_t bad_here = 0;
+    ZS_VECTORIZE
+    for (int64_t i = 0; i < count; ++i) {
+      plain[i] = to_float(grad[at + i]);
+      const float second = kPreconditioned ? v[at + i] : 0.0f;
+      scaled[i] = weighted<kMagnitude, kPreconditioned>(plain[i], base[i], second, shift);
+      bad_here += (bits_of(plain[i]) & 0x7f800000u) == 0x7f800000u ? 1 : 0;
+    }
+    bad += bad_here;
+    products.add(plain, scaled, count);
+  }
+  return {products.total(), static_cast<double>(bad), 0};
+}
+
+BlockSums sum_squares_weighted(const PerturbShard& shard, Weighting weighting, float shift,
+                               int64_t begin, int64_t end) {
+  BlockSums sums;
+  with_type(shard.grad_dtype, [&]<class G>(G*) {
+    with_type(shard.weight_dtype, [&]<class W>(W*) {
+      with_weighting(weighting, [&]<bool kMagnitude, bool kPreconditioned>() {
+        sums = sum_squares_weighted_of<G, W, kMagnitude, kPreconditioned>(shard, shift, begin, end);
+      });
+    });
+  });
+  return sums;
+}
+
+BlockSums dots(const void* x, DType x_dtype, const float* y, int64_t begin, int64_t end) {
+  DotSum xy, xx, yy;
+  float tile[kTile];
+  with_type(x_dtype, [&]<class T>(T*) {
+    const T* __restrict from = static_cast<const T*>(x);
+    for (int64_t at = begin; at < end; at += kTile) {
+      const int64_t count = end - at < kTile ? end - at : kTile;
+      ZS_VECTORIZE
+      for (int64_t i = 0; i < count; ++i) tile[i] = to_float(from[at + i]);
+      xy.add(tile, y + at, count);
+      xx.add(tile, tile, count);
+      yy.add(y + at, y + at, count);
+    }
+  });
+  return {xy.total(), xx.total(), yy.total()};
+}
+
+void mix(void* x, DType x_dtype, float* y, const float* matrix, int64_t begin, int64_t end) {
+  const float a = matrix[0], b = matrix[1], c = matrix[2], d = matrix[3];
+  with_type(x_dtype, [&]<class T>(T*) {
+    T* __restrict first = static_cast<T*>(x);
+    float* __restrict second = y;
+    ZS_VECTORIZE
+    for (int64_t i = begin; i < end; ++i) {
+      const float xi = to_float(first[i]);
+      const float yi = second[i];
+      first[i] = from_float<T>(mixed(xi, yi, a, b));
+      second[i] = mixed(yi, xi, d, c);
+    }
+  });
 }
 
 void cast(const void* src, DType src_dtype, void* dst, DType dst_dtype, int64_t begin,
@@ -274,7 +390,7 @@ void reduce(const void* const* sources, int num_sources, ReduceOp op, DType dtyp
 
 }  // namespace
 
-const Passes ZS_PASSES = {ZS_PASSES_NAME, optimizer,  sum_squares, perturb,
-                          cast,           scaled_add, reduce};
+const Passes ZS_PASSES = {ZS_PASSES_NAME, optimizer, sum_squares, perturb,    sum_squares_weighted,
+                          dots,           mix,       cast,        scaled_add, reduce};
 
 }  // namespace zerosharp::kernels::cpu

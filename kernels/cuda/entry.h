@@ -16,6 +16,11 @@ void ascent_scale(const double* sums, double pre_scale, double rho, double eps, 
                   Stream stream);
 void perturb(const PerturbShard& shard, const PerturbStep& step, double* stats, double* workspace,
              Stream stream);
+void sum_squares_weighted(const PerturbShard& shard, Weighting weighting, float shift, double* sums,
+                          double* workspace, Stream stream);
+void dots(const void* x, DType x_dtype, const float* y, int64_t numel, double* sums,
+          double* workspace, Stream stream);
+void mix(void* x, DType x_dtype, float* y, int64_t numel, const float* matrix, Stream stream);
 void cast(const void* src, DType src_dtype, void* dst, DType dst_dtype, int64_t numel,
           Stream stream);
 void scaled_add(void* dst, DType dst_dtype, const void* src, DType src_dtype, float scale,

@@ -19,6 +19,11 @@ void sum_squares(const void*, DType, int64_t, double*, double*, Stream) { refuse
 void clip_scale(const double*, double, double, float*, Stream) { refuse(); }
 void ascent_scale(const double*, double, double, double, float*, Stream) { refuse(); }
 void perturb(const PerturbShard&, const PerturbStep&, double*, double*, Stream) { refuse(); }
+void sum_squares_weighted(const PerturbShard&, Weighting, float, double*, double*, Stream) {
+  refuse();
+}
+void dots(const void*, DType, const float*, int64_t, double*, double*, Stream) { refuse(); }
+void mix(void*, DType, float*, int64_t, const float*, Stream) { refuse(); }
 void cast(const void*, DType, void*, DType, int64_t, Stream) { refuse(); }
 void scaled_add(void*, DType, const void*, DType, float, int64_t, Stream) { refuse(); }
 void set_zero(void*, int64_t, Stream) { refuse(); }
