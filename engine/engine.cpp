@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <exception>
+#include <set>
 
 #include "kernels/error.h"
 #include "zero/device.h"
@@ -50,37 +51,49 @@ OptimizerOptions options_from(const Config& config) {
   options.stage = static_cast<int>(config.zero_stage);
   options.working = config.precision;
   options.accumulator = accumulator_dtype(config);
+  options.communication = config.communication_dtype;
   options.max_grad_norm = config.gradient_clipping;
-  if (config.communication_dtype && *config.communication_dtype != options.accumulator) {
-    fail_config("communication_data_type ", dtype_name(*config.communication_dtype),
-                " differs from the gradient accumulator's type ", dtype_name(options.accumulator),
-                "; gradients are reduced in the type they are accumulated in: set "
-                "data_types.grad_accum_dtype to the same type, or leave it out");
-  }
   return options;
 }
 
-void broadcast_buffers(const torch::nn::Module& module, Communicator& communicator) {
-  if (communicator.size() == 1) return;
+/// Rank 0's values to all ranks, whatever the type: as bytes, in words of eight.
+void broadcast_values(const at::Tensor& tensor, Communicator& communicator) {
+  if (tensor.numel() == 0) return;
   const at::NoGradGuard no_grad;
-  for (const auto& buffer : module.buffers()) {
-    if (buffer.numel() == 0) continue;
-    at::Tensor bytes = buffer.detach().to(buffer.is_floating_point() ? at::kDouble : at::kLong);
-    bytes = bytes.contiguous().view({-1}).clone();
-    communicator.broadcast(span_of(bytes), 0, current_stream(bytes.device()));
-    buffer.copy_(bytes.view(buffer.sizes()));
+  const at::Tensor real =
+      (tensor.is_complex() ? at::view_as_real(tensor.detach()) : tensor.detach()).contiguous();
+  const at::Tensor bytes = real.view({-1}).view(at::kByte);
+  const int64_t words = (bytes.numel() + 7) / 8;
+  at::Tensor padded = at::zeros({8 * words}, bytes.options());
+  padded.narrow(0, 0, bytes.numel()).copy_(bytes);
+  communicator.broadcast(span_of(padded.view(at::kLong)), 0, current_stream(tensor.device()));
+  const at::Tensor received =
+      padded.narrow(0, 0, bytes.numel()).view(real.scalar_type()).view(real.sizes());
+  (tensor.is_complex() ? at::view_as_real(tensor.detach()) : tensor.detach()).copy_(received);
+}
+
+/// Buffers, and parameters that are no part of the optimizer or frozen in it.
+void broadcast_rest(const torch::nn::Module& module, Bf16Optimizer& optimizer,
+                    Communicator& communicator) {
+  if (communicator.size() == 1) return;
+  std::set<const c10::TensorImpl*> sharded;
+  for (const auto& group : optimizer.flat_groups()) {
+    for (const auto& parameter : group->parameters()) {
+      sharded.insert(parameter.tensor.unsafeGetTensorImpl());
+    }
+  }
+  for (const auto& buffer : module.buffers()) broadcast_values(buffer, communicator);
+  for (const auto& parameter : module.parameters()) {
+    if (sharded.count(parameter.unsafeGetTensorImpl()) == 0) {
+      broadcast_values(parameter, communicator);
+    }
   }
 }
 
-void broadcast_frozen(const torch::nn::Module& module, Communicator& communicator) {
-  if (communicator.size() == 1) return;
-  const at::NoGradGuard no_grad;
-  for (const auto& parameter : module.parameters()) {
-    if (parameter.requires_grad() || parameter.numel() == 0) continue;
-    at::Tensor values = parameter.detach().contiguous().view({-1}).clone();
-    communicator.broadcast(span_of(values), 0, current_stream(values.device()));
-    parameter.copy_(values.view(parameter.sizes()));
-  }
+void check_batch(const BatchConfig& batch) {
+  if (batch.accumulation_steps >= 1) return;
+  fail_config("gradient_accumulation_steps must be at least 1, got ", batch.accumulation_steps,
+              "; load_config and parse_config set it");
 }
 
 }  // namespace
@@ -89,6 +102,7 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> module, const Config& config,
                Communicator& communicator, EngineOptions options)
     : module_(std::move(module)), config_(config), comm_(communicator) {
   if (!module_) fail_shape("Engine: the module is null");
+  check_batch(config.batch);
   auto groups = groups_of(*module_, config, std::move(options.groups));
   const OptimizerOptions optimizer_options = options_from(config);
   if (options.foreign_optimizer) {
@@ -97,12 +111,16 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> module, const Config& config,
   } else {
     optimizer_ = std::make_unique<Bf16Optimizer>(std::move(groups), optimizer_options, comm_);
   }
-  broadcast_buffers(*module_, comm_);
-  broadcast_frozen(*module_, comm_);
+  broadcast_rest(*module_, *optimizer_, comm_);
   optimizer_->initialize_states();
   if (config.sam.enabled) {
-    sam_ = std::make_unique<SamAdapter>(
-        *optimizer_, config.sam, static_cast<uint64_t>(config.train.seed), module_->buffers());
+    SamContext context;
+    context.seed = static_cast<uint64_t>(config.train.seed);
+    context.buffers = module_->buffers();
+    context.norm_parameters = norm_parameter_names(*module_);
+    context.local_ranks = options.local_ranks;
+    context.total_steps = config.train.steps;
+    sam_ = std::make_unique<SamAdapter>(*optimizer_, config.sam, std::move(context));
   }
   if (config.scheduler) {
     const SchedulerConfig schedule = checked_schedule(*config.scheduler, config.train.steps);
@@ -118,31 +136,46 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> module, const Config& config,
 Engine::~Engine() = default;
 
 double Engine::train_batch(const LossClosure& closure) {
+  if (!closure) return train_batch(PassClosure());
+  return train_batch([&closure](const PassContext& context) { return closure(context.micro); });
+}
+
+double Engine::train_batch(const PassClosure& closure) {
   if (!closure) {
     fail_config("train_batch needs a closure that returns the loss of micro-batch i");
   }
+  start_boundary("train_batch");
+  try {
+    if (sam_) {
+      sam_->step(closure, config_.batch.accumulation_steps, scaler_.scale());
+    } else {
+      plain_step(closure);
+    }
+  } catch (...) {
+    // A closure that failed somewhere has cost a step, which the report tells of.
+    if (optimizer_->boundaries() == steps_) finish_boundary();
+    throw;
+  }
+  finish_boundary();
+  return report_.outcome.loss;
+}
+
+void Engine::start_boundary(const char* call) {
   if (micro_steps_ % config_.batch.accumulation_steps != 0) {
-    fail_config("train_batch was called inside an accumulation window (",
+    fail_config(call, " was called inside an accumulation window (",
                 micro_steps_ % config_.batch.accumulation_steps, " of ",
                 config_.batch.accumulation_steps,
                 " micro-batches done with backward/step); finish it first");
   }
   ++steps_;
   micro_steps_ += config_.batch.accumulation_steps;
-  if (sam_) {
-    sam_->step(closure, config_.batch.accumulation_steps, scaler_.scale());
-  } else {
-    plain_step(closure);
-  }
-  finish_boundary();
-  return report_.outcome.loss;
 }
 
-void Engine::plain_step(const LossClosure& closure) {
+void Engine::plain_step(const PassClosure& closure) {
   const int64_t micro_batches = config_.batch.accumulation_steps;
   PassFailure failure;
   optimizer_->begin();
-  failure.run(*optimizer_, closure, micro_batches, scaler_.scale());
+  failure.run(*optimizer_, closure, {}, micro_batches, scaler_.scale());
   optimizer_->reduce();
   optimizer_->step(1.0 / (static_cast<double>(micro_batches) * scaler_.scale()));
   failure.rethrow();
@@ -154,19 +187,23 @@ void Engine::finish_boundary() {
   report_.lr = step_lr_;
   report_.loss_scale = scaler_.scale();
   report_.outcome = optimizer_->outcome();
-  if (config_.precision == DType::kF16) scaler_.update(!report_.outcome.applied);
+  if (sam_) sam_->observe(report_.outcome);
+  const bool failed = report_.outcome.num_failed > 0;  // no sign of an overflow
+  if (config_.precision == DType::kF16 && !failed) scaler_.update(!report_.outcome.applied);
 }
 
 void Engine::refuse_with_sam(const char* call) const {
   if (!sam_) return;
   fail_config("Engine::", call,
               " cannot be used with SAM, which evaluates each micro-batch twice; call "
-              "engine.train_batch(closure) with a closure that returns the loss of micro-batch i");
+              "engine.train_batch(closure) with a closure that returns the loss of micro-batch i, "
+              "or engine.begin_ascent() for a loop without closures");
 }
 
 void Engine::backward(const at::Tensor& loss) {
   refuse_with_sam("backward");
   check_loss(loss);
+  for (const auto& group : optimizer_->flat_groups()) group->check_bound();
   if (backward_done_) {
     fail_config("Engine::backward was called twice without step(); call step() after each");
   }
@@ -206,39 +243,109 @@ void Engine::wrong_module_type() const {
   fail_shape("Engine: the module is a ", module_->name(), ", not of the type that was asked for");
 }
 
-EvalScope Engine::eval() {
-  if (optimizer_->weights_perturbed()) {
-    fail_config(
-        "Engine::eval was called between SAM's two passes, while the weights are perturbed");
-  }
-  return EvalScope(*module_);
+std::vector<std::string> Engine::take_warnings() {
+  return sam_ ? sam_->take_warnings() : std::vector<std::string>{};
 }
 
-FullParamsScope Engine::full_params(bool modify) { return {*optimizer_, modify}; }
+void Engine::refuse_perturbed(const char* call) const {
+  const bool between_passes =
+      optimizer_->weights_perturbed() && !(sam_ && sam_->config().variant == SamVariant::kMsam);
+  if (!between_passes) return;
+  fail_config("Engine::", call,
+              " was called between SAM's two passes, while the weights are perturbed");
+}
 
-EvalScope::EvalScope(torch::nn::Module& module)
-    : module_(module),
-      was_training_(module.is_training()),
-      grad_was_enabled_(at::GradMode::is_enabled()) {
+EvalScope Engine::eval() {
+  refuse_perturbed("eval");
+  return {*module_, sam_.get()};
+}
+
+FullParamsScope Engine::full_params(bool modify) {
+  refuse_perturbed("full_params");
+  return {*optimizer_, sam_.get(), modify};
+}
+
+SplitStep Engine::begin_ascent() { return SplitStep(*this); }
+
+SplitStep::SplitStep(Engine& engine) : engine_(engine) {
+  engine.start_boundary("begin_ascent");
+  micro_batches_ = engine.config_.batch.accumulation_steps;
+  if (engine.sam_) {
+    micro_batches_ = engine.sam_->begin_ascent(micro_batches_, engine.scaler_.scale());
+  } else {
+    engine.optimizer_->begin();
+  }
+}
+
+void SplitStep::backward(const at::Tensor& loss) {
+  check_loss(loss);
+  for (const auto& group : engine_.optimizer_->flat_groups()) group->check_bound();
+  const double scale = engine_.scaler_.scale();
+  (scale == 1.0 ? loss : loss * scale).backward();
+  engine_.optimizer_->add_loss(loss);
+}
+
+bool SplitStep::end_ascent() {
+  if (ascent_over_) fail_config("SplitStep::end_ascent was called twice");
+  ascent_over_ = true;
+  return engine_.sam_ && engine_.sam_->end_ascent();
+}
+
+const StepReport& SplitStep::finish() {
+  if (!ascent_over_) {
+    fail_config(
+        "SplitStep::finish needs end_ascent() first, and where that returns true a second pass");
+  }
+  if (finished_) fail_config("SplitStep::finish was called twice");
+  finished_ = true;
+  if (engine_.sam_) {
+    engine_.sam_->finish();
+  } else {
+    engine_.optimizer_->reduce();
+    engine_.optimizer_->step(1.0 / (static_cast<double>(micro_batches_) * engine_.scaler_.scale()));
+  }
+  engine_.finish_boundary();
+  return engine_.report_;
+}
+
+SplitStep::~SplitStep() {
+  if (finished_) return;
+  try {
+    // The other ranks are in, or on their way to, these calls.
+    engine_.optimizer_->mark_failed();
+    if (!ascent_over_) end_ascent();
+    finish();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the exception in flight says more
+  }
+}
+
+EvalScope::EvalScope(torch::nn::Module& module, SamAdapter* sam)
+    : module_(module), sam_(sam), grad_was_enabled_(at::GradMode::is_enabled()) {
+  if (sam_ != nullptr) sam_->publish_clean();
+  for (const auto& each : module.modules()) modes_.emplace_back(each.get(), each->is_training());
   module_.eval();
   at::GradMode::set_enabled(false);
 }
 
 EvalScope::~EvalScope() {
   at::GradMode::set_enabled(grad_was_enabled_);
-  module_.train(was_training_);
-}
-
-FullParamsScope::FullParamsScope(Bf16Optimizer& optimizer, bool modify)
-    : optimizer_(optimizer), modify_(modify), exceptions_(std::uncaught_exceptions()) {
-  if (optimizer.weights_perturbed()) {
-    fail_config(
-        "Engine::full_params was called between SAM's two passes, while the weights are perturbed");
+  for (const auto& [each, training] : modes_) each->train(training);  // parents before children
+  if (sam_ == nullptr) return;
+  try {
+    sam_->publish_perturbed();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the next collective reports the lost rank
   }
 }
 
+FullParamsScope::FullParamsScope(Bf16Optimizer& optimizer, SamAdapter* sam, bool modify)
+    : optimizer_(optimizer), sam_(sam), modify_(modify), exceptions_(std::uncaught_exceptions()) {
+  if (sam_ != nullptr) sam_->publish_clean();
+}
+
 FullParamsScope::~FullParamsScope() noexcept(false) {
-  if (modify_ && std::uncaught_exceptions() == exceptions_) optimizer_.adopt_weights();
+  if (std::uncaught_exceptions() != exceptions_) return;
+  if (modify_) optimizer_.adopt_weights();
+  if (sam_ != nullptr) sam_->publish_perturbed();
 }
 
 }  // namespace zerosharp

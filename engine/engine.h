@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/config/config.h"
@@ -27,6 +28,9 @@ struct EngineOptions {
   std::vector<ParamGroupSpec> groups;
   /// If set, updates are made by the optimizer it builds over the shards.
   ForeignOptimizerFactory foreign_optimizer;
+  /// Ranks of this machine, the groups of sam.scope "group" where sam.group_size is not set; 0:
+  /// unknown (RankInfo::local_world_size).
+  int local_ranks = 0;
 };
 
 /// Figures of the last boundary; equal on all ranks.
@@ -37,8 +41,40 @@ struct StepReport {
   StepOutcome outcome;
 };
 
+class Engine;
 class EvalScope;
 class FullParamsScope;
+
+/// One boundary of SAM in a loop that cannot give a closure:
+///
+///   SplitStep step = engine.begin_ascent();
+///   for (i = 0; i < step.micro_batches(); ++i) step.backward(loss of micro-batch i);
+///   if (step.end_ascent()) {                      // weights are w + e now
+///     for (each micro-batch) step.backward(its loss again);
+///   }
+///   step.finish();
+///
+/// Without SAM, and on steps that do not perturb, end_ascent() returns false. If it ends before
+/// finish(), by an exception, this rank has failed: all ranks skip the step, as with a closure.
+class SplitStep {
+ public:
+  explicit SplitStep(Engine& engine);
+  ~SplitStep();
+  SplitStep(const SplitStep&) = delete;
+  SplitStep& operator=(const SplitStep&) = delete;
+
+  /// Micro-batches of the first pass.
+  int64_t micro_batches() const noexcept { return micro_batches_; }
+  void backward(const at::Tensor& loss);
+  bool end_ascent();
+  const StepReport& finish();
+
+ private:
+  Engine& engine_;
+  int64_t micro_batches_ = 0;
+  bool ascent_over_ = false;
+  bool finished_ = false;
+};
 
 /// Order of construction: the module's parameters are cast, flattened and sharded, the optimizer is
 /// warmed up, SAM wraps the finished optimizer, the schedule binds to the optimizer's groups.
@@ -59,6 +95,10 @@ class Engine {
   /// loss of micro-batch i. With SAM each micro-batch is evaluated twice. Collective. Returns the
   /// mean loss over ranks and micro-batches (SAM: at the unperturbed weights).
   double train_batch(const LossClosure& closure);
+  /// The same with a closure that is told which pass it serves.
+  double train_batch(const PassClosure& closure);
+  /// The same in parts; collective where its calls say so.
+  SplitStep begin_ascent();
 
   /// DeepSpeed's loop without SAM, once a micro-batch: `loss = engine.forward<M>(x…);
   /// backward(loss); step();`. step() updates at the accumulation boundary and does nothing before
@@ -82,9 +122,10 @@ class Engine {
   const std::shared_ptr<torch::nn::Module>& module() const noexcept { return module_; }
 
   /// Full working weights readable on this rank; with `modify` rank 0's changes are taken into the
-  /// masters of all ranks when the scope ends. Collective when `modify`.
+  /// masters of all ranks when the scope ends. Collective when `modify`, and for Momentum-SAM.
   FullParamsScope full_params(bool modify = false);
-  /// Evaluation mode without gradients until the scope ends. Refuses perturbed weights.
+  /// Evaluation mode without gradients until the scope ends. Refuses to begin between SAM's passes.
+  /// Collective for Momentum-SAM, whose weights are clean as long as it lasts.
   EvalScope eval();
 
   ParamGroups& param_groups() noexcept { return optimizer_->param_groups(); }
@@ -105,12 +146,17 @@ class Engine {
   const StepReport& report();
 
   const std::vector<std::string>& notes() const noexcept { return optimizer_->notes(); }
+  /// What the user should be warned of since the last call.
+  std::vector<std::string> take_warnings();
 
  private:
+  friend class SplitStep;
   [[noreturn]] void wrong_module_type() const;
   void refuse_with_sam(const char* call) const;
+  void refuse_perturbed(const char* call) const;
+  void start_boundary(const char* call);
   void finish_boundary();
-  void plain_step(const LossClosure& closure);
+  void plain_step(const PassClosure& closure);
 
   std::shared_ptr<torch::nn::Module> module_;
   Config config_;
@@ -126,24 +172,25 @@ class Engine {
   StepReport report_;
 };
 
-/// Restores training mode and gradient recording when it ends.
+/// Restores the modes of all submodules and gradient recording when it ends.
 class EvalScope {
  public:
-  explicit EvalScope(torch::nn::Module& module);
+  EvalScope(torch::nn::Module& module, SamAdapter* sam);
   ~EvalScope();
   EvalScope(const EvalScope&) = delete;
   EvalScope& operator=(const EvalScope&) = delete;
 
  private:
   torch::nn::Module& module_;
-  bool was_training_;
+  SamAdapter* sam_;
+  std::vector<std::pair<torch::nn::Module*, bool>> modes_;  // of the module and its submodules
   bool grad_was_enabled_;
 };
 
 /// See Engine::full_params.
 class FullParamsScope {
  public:
-  FullParamsScope(Bf16Optimizer& optimizer, bool modify);
+  FullParamsScope(Bf16Optimizer& optimizer, SamAdapter* sam, bool modify);
   /// Takes changes over unless an exception is in flight.
   ~FullParamsScope() noexcept(false);
   FullParamsScope(const FullParamsScope&) = delete;
@@ -151,6 +198,7 @@ class FullParamsScope {
 
  private:
   Bf16Optimizer& optimizer_;
+  SamAdapter* sam_;
   bool modify_;
   int exceptions_;
 };

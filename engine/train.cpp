@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "engine/cli/signals.h"
+#include "engine/config/sam_section.h"
 #include "engine/models/gpt.h"
 #include "engine/trainer.h"
 #include "kernels/error.h"
@@ -46,11 +47,19 @@ int choose_threads(const Config& config, const RankInfo& ranks) {
   return std::max(1, cores / ranks.local_world_size);
 }
 
+/// "in fp32", or "in fp32, sent in bf16".
+std::string gradients_text(const OptimizerOptions& options) {
+  std::string text = std::string("in ") + dtype_name(options.accumulator);
+  const DType sent = options.communication.value_or(options.accumulator);
+  if (sent != options.accumulator) text += std::string(", sent in ") + dtype_name(sent);
+  return text;
+}
+
 std::string sam_text(const SamConfig& sam) {
   if (!sam.enabled) return "off";
-  char text[96];
-  std::snprintf(text, sizeof text, "%s, rho %g, every %ld step(s)",
-                sam.scope == SamScope::kLocal ? "local" : "global", sam.rho,
+  char text[128];
+  std::snprintf(text, sizeof text, "%s, %s, rho %g, every %ld step(s)",
+                sam_variant_name(sam.variant), sam_scope_name(sam.scope), sam.rho,
                 static_cast<long>(sam.interval));
   return text;
 }
@@ -79,8 +88,8 @@ void print_header(Engine& engine, const BatchSource& data, const Communicator& c
                             number(config.batch.accumulation_steps) + " accumulation * " +
                             number(communicator.size()) + " ranks"},
               {"precision", std::string(dtype_name(config.precision)) +
-                                " working weights, fp32 master, gradients in " +
-                                dtype_name(engine.optimizer().options().accumulator)},
+                                " working weights, fp32 master, gradients " +
+                                gradients_text(engine.optimizer().options())},
               {"ZeRO stage", stage},
               {"optimizer", kernels::optimizer_name(config.optimizer.kind)},
               {"SAM", sam_text(config.sam)},
@@ -132,7 +141,9 @@ int train(const TrainArguments& arguments) {
   model->to(device);
   torch::manual_seed(static_cast<uint64_t>(config.train.seed) * 1000003u +
                      static_cast<uint64_t>(ranks.rank));
-  Engine engine(model, config, *communicator);
+  EngineOptions options;
+  options.local_ranks = ranks.local_world_size;
+  Engine engine(model, config, *communicator, std::move(options));
   if (ranks.rank == 0) print_header(engine, *data, *communicator, ranks, threads);
   Trainer trainer(engine, *model, *data, *communicator, std::move(metrics));
   trainer.run();

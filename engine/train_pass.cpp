@@ -21,13 +21,14 @@ void check_loss(const at::Tensor& loss) {
   }
 }
 
-void PassFailure::run(Bf16Optimizer& optimizer, const LossClosure& closure, int64_t micro_batches,
-                      double loss_scale) {
+void PassFailure::run(Bf16Optimizer& optimizer, const PassClosure& closure, PassContext context,
+                      int64_t end, double loss_scale) {
   if (failed()) return;
   try {
     const at::AutoGradMode with_grad(true);
-    for (int64_t micro = 0; micro < micro_batches; ++micro) {
-      const at::Tensor loss = closure(micro);
+    for (const auto& group : optimizer.flat_groups()) group->check_bound();
+    for (; context.micro < end; ++context.micro) {
+      const at::Tensor loss = closure(context);
       check_loss(loss);
       (loss_scale == 1.0 ? loss : loss * loss_scale).backward();
       optimizer.add_loss(loss);

@@ -81,6 +81,9 @@ void Trainer::train_step(int64_t step) {
   }
   step_ms_.push_back(step_ms);
   if (leads()) report_step(record(step_ms));
+  for (const std::string& warning : engine_.take_warnings()) {
+    if (leads()) progress_.note("warning: " + warning);
+  }
 }
 
 StepRecord Trainer::record(double step_ms) {
@@ -102,12 +105,15 @@ StepRecord Trainer::record(double step_ms) {
   r.loss_scale = report.loss_scale;
   if (outcome.perturbed) {
     StepRecord::Sam sam;
-    sam.rho = engine_.config().sam.rho;
+    sam.rho = outcome.rho;
     sam.e_norm = outcome.e_norm;
     sam.loss_perturbed = outcome.loss_perturbed;
     sam.moved = outcome.moved;
-    const double expected = sam.rho * outcome.ascent_norm;
-    sam.efficacy = expected > 0 ? (outcome.loss_perturbed - outcome.loss) / expected : 0.0;
+    sam.efficacy = outcome.expected_gap > 0
+                       ? (outcome.loss_perturbed - outcome.loss) / outcome.expected_gap
+                       : 0.0;
+    sam.realised = outcome.rho > 0 ? outcome.realised_norm / outcome.rho : 0.0;
+    if (std::isfinite(outcome.cosine)) sam.cosine = outcome.cosine;
     r.sam = sam;
   }
   return r;

@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/error.h"
@@ -51,10 +52,16 @@ Bf16Optimizer::Bf16Optimizer(BuiltGroups built, const OptimizerOptions& options,
       notes_(std::move(built.notes)) {
   const FlatGroupOptions flat{options.working, options.accumulator, options.stage >= 1};
   int64_t count = 0;
+  int64_t largest = 0;
+  for (const ParamGroup& group : groups_) kinds_.push_back(group.kind);
   for (auto& group : built.parameters) {
     count += static_cast<int64_t>(group.size());
     flat_.push_back(std::make_unique<FlatGroup>(std::move(group), flat, communicator));
+    largest = std::max(largest, flat_.back()->layout().padded_numel);
   }
+  reducer_ = std::make_unique<GradientReducer>(options.accumulator,
+                                               options.communication.value_or(options.accumulator),
+                                               largest, communicator.size(), device_);
   step_sums_ = std::make_unique<StepSums>(count, device_);
   ascent_sums_ = std::make_unique<StepSums>(count, device_);
 }
@@ -82,30 +89,56 @@ void Bf16Optimizer::initialize_states() {
 }
 
 void Bf16Optimizer::begin(Pass pass) {
-  if (pass == Pass::kAscent) ascent_sums_->clear();
-  if (!(pass == Pass::kDescent && pass_ == Pass::kAscent)) {
-    step_sums_->clear();  // unless this is SAM's second pass: the ascent left its statistics there
-    ascended_ = false;
-    skip_certain_ = false;
-    failed_here_ = false;
-  }
+  ascent_sums_->clear();
+  step_sums_->clear();
   pass_ = pass;
-  micro_batches_ = 0;
+  boundary_ = {};
+  clear_gradients();
+}
+
+void Bf16Optimizer::clear_gradients() {
   for (auto& group : flat_) group->gradients().clear();
 }
 
 void Bf16Optimizer::add_loss(const at::Tensor& loss) {
   sums().add_loss(loss);
-  ++micro_batches_;
+  ++(pass_ == Pass::kAscent ? boundary_.ascent_micro_batches : boundary_.micro_batches);
 }
 
 void Bf16Optimizer::mark_failed() {
-  failed_here_ = true;
+  boundary_.failed_here = true;
   step_sums_->mark_failed(comm_.rank());
   if (pass_ == Pass::kAscent) ascent_sums_->mark_failed(comm_.rank());
 }
 
-void Bf16Optimizer::reduce(bool local) {
+void Bf16Optimizer::reduce() {
+  reduce_gradients();
+  count_squares();
+  reduce_sums();
+}
+
+void Bf16Optimizer::reduce_gradients() {
+  finish_pass();
+  for (auto& group : flat_) {
+    const at::Tensor& gradients = group->gradients().accumulator();
+    if (options_.stage == 0) {
+      reducer_->all_reduce(gradients, comm_);
+    } else {
+      reducer_->reduce_scatter(gradients, comm_);
+    }
+  }
+}
+
+void Bf16Optimizer::reduce_gradients_within(Communicator* among) {
+  finish_pass();
+  if (among == nullptr) return;
+  for (auto& group : flat_) reducer_->all_reduce(group->gradients().accumulator(), *among);
+}
+
+void Bf16Optimizer::finish_pass() {
+  if (pass_ == Pass::kAscent) {
+    step_sums_->add_slot(StepSums::kAscentLoss, *ascent_sums_, StepSums::kLoss);
+  }
   std::vector<char> touched;
   for (auto& group : flat_) {
     GradSink& gradients = group->gradients();
@@ -113,84 +146,42 @@ void Bf16Optimizer::reduce(bool local) {
     for (size_t i = 0; i < group->parameters().size(); ++i) {
       touched.push_back(gradients.touched(static_cast<int64_t>(i)) ? 1 : 0);
     }
-    const FlatSpan span = span_of(gradients.accumulator());
-    if (local || span.numel == 0) continue;
-    if (options_.stage == 0) {
-      comm_.all_reduce(span, ReduceOp::kMean, stream());
-    } else {
-      comm_.reduce_scatter(span, ReduceOp::kMean, stream());
-    }
-  }
-  if (pass_ == Pass::kAscent) {
-    step_sums_->add_slot(StepSums::kAscentLoss, *ascent_sums_, StepSums::kLoss);
   }
   sums().set_touched(touched);
+}
+
+void Bf16Optimizer::count_squares() {
   for (auto& group : flat_) {
-    const ShardRange counted = local ? ShardRange{0, group->layout().numel} : group->share();
     const at::Tensor& gradients = group->gradients().accumulator();
-    kernels::sum_squares(address(gradients, counted.begin), dtype_of(gradients.scalar_type()),
-                         counted.size(), sums().slots(), sums().workspace(), stream());
+    kernels::sum_squares(address(gradients, group->share().begin),
+                         dtype_of(gradients.scalar_type()), group->share().size(), sums().slots(),
+                         sums().workspace(), stream());
   }
-  if (!local) sums().all_reduce(comm_);
 }
 
-void Bf16Optimizer::ascend(const Ascent& ascent) {
-  kernels::ascent_scale(ascent_sums_->slots(), ascent.unscale, ascent.rho, ascent.epsilon,
-                        ascent_sums_->factors(StepSums::kAscent), stream());
-  stats_replicas_ = ascent.local ? comm_.size() : 1;
-  perturbed_ = true;
-  for (size_t g = 0; g < flat_.size(); ++g) perturb_group(g, ascent, *step_sums_);
-  if (!ascent.local) gather_weights();
+void Bf16Optimizer::note_ascent(double rho, double replicas, int64_t num_perturbed) {
+  boundary_.rho = rho;
+  boundary_.replicas = replicas;
+  boundary_.num_perturbed = num_perturbed;
+  ++boundary_.ascents;
   step_sums_->add_slot(StepSums::kNonFinite, *ascent_sums_, StepSums::kNonFinite);
-  ascent_sums_->start_readback();
-  ascended_ = true;
-  skip_certain_ = device_.is_cpu() && !ascent.local && ascent_sums_->slot(StepSums::kNonFinite) > 0;
-  const int64_t micro_batches = micro_batches_;
-  begin(Pass::kDescent);
-  if (skip_certain_) micro_batches_ = micro_batches;
 }
 
-void Bf16Optimizer::perturb_group(size_t index, const Ascent& ascent, StepSums& stats) {
-  FlatGroup& group = *flat_[index];
-  const at::Tensor& gradients = group.gradients().accumulator();
-  kernels::PerturbStep step;
-  step.scale = ascent_sums_->factors(StepSums::kAscent);
-  step.seed = ascent.seed;
-  step.step = ascent.step;
+void Bf16Optimizer::promote_ascent() {
+  step_sums_->assign(*ascent_sums_);
+  boundary_.micro_batches = boundary_.ascent_micro_batches;
+  pass_ = Pass::kDescent;
+}
 
-  const auto perturb = [&](ShardRange run, bool owned, double* into) {
-    kernels::PerturbShard shard;
-    shard.numel = run.size();
-    shard.grad = address(gradients, run.begin);
-    shard.grad_dtype = dtype_of(gradients.scalar_type());
-    shard.master =
-        owned ? static_cast<const float*>(address(group.master(), run.begin - group.owned().begin))
-              : nullptr;
-    shard.weight = address(group.weights(), run.begin);
-    shard.weight_dtype = options_.working;
-    shard.first_element = run.begin;
-    // A working weight is its own base only in foreign shards (local scope): a bf16 value, which
-    // plain rounding would not move.
-    step.rounding = owned ? ascent.rounding : kernels::Rounding::kStochastic;
-    if (run.size() > 0) kernels::perturb(shard, step, into, stats.workspace(), stream());
-  };
-  double* const counted = stats.slots(StepSums::kMoved);
-  // Statistics of parts that other ranks count too go where ascent_sums_ keeps its own, unread.
-  double* const uncounted = ascent.local ? counted : ascent_sums_->slots(StepSums::kMoved);
-  const ShardRange share = group.share();
-  const ShardRange all{0, group.layout().padded_numel};
-  const bool whole_owned = group.owned().size() == all.size();
-  perturb(share, true, counted);
-  if (whole_owned || ascent.local) {
-    perturb({all.begin, share.begin}, whole_owned, uncounted);
-    perturb({share.end, all.end}, whole_owned, uncounted);
-  }
+bool Bf16Optimizer::skip_is_certain() const {
+  return device_.is_cpu() && ascent_sums_->slot(StepSums::kNonFinite) > 0;
 }
 
 void Bf16Optimizer::step(double unscale) {
   resolve();
   initialize_states();
   if (before_update_) before_update_(applied_steps_);
+  check_groups();
   kernels::clip_scale(step_sums_->slots(), unscale, options_.max_grad_norm,
                       step_sums_->factors(StepSums::kGradScale), stream());
   pending_touched_ = touched_anywhere();
@@ -199,11 +190,35 @@ void Bf16Optimizer::step(double unscale) {
   } else {
     for (size_t g = 0; g < flat_.size(); ++g) update_group(g, flags_of(g, pending_touched_));
   }
-  if (options_.stage >= 1) gather_weights();
   perturbed_ = false;
+  if (before_publish_) before_publish_();
+  gather_weights();
   step_sums_->start_readback();
   pending_ = true;
+  pending_boundary_ = boundary_;
   if (device_.is_cpu()) resolve();
+}
+
+/// Users write into the groups at any time. All ranks hold the same numbers, so all throw.
+void Bf16Optimizer::check_groups() {
+  try {
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      check_numbers(groups_[g]);
+      if (groups_[g].kind != kinds_[g]) {
+        fail_config("parameter group ", groups_[g].name, ": its kind was ",
+                    kernels::optimizer_name(kinds_[g]), " at construction and is now ",
+                    kernels::optimizer_name(groups_[g].kind),
+                    "; states do not carry over, so build a new engine");
+      }
+    }
+  } catch (const ConfigError&) {
+    if (perturbed_) publish();
+    throw;
+  }
+  if (foreign_) return;
+  for (size_t g = 0; g < flat_.size(); ++g) {
+    flat_[g]->allocate_states(kernels::num_states(groups_[g].kind, groups_[g].momentum));
+  }
 }
 
 void Bf16Optimizer::update_group(size_t index, const std::vector<char>& touched) {
@@ -228,7 +243,7 @@ void Bf16Optimizer::update_group(size_t index, const std::vector<char>& touched)
         shard, step_numbers(groups_[index], run.step, step_sums_->factors(StepSums::kGradScale)),
         stream());
   }
-  if (!ascended_) return;
+  if (boundary_.ascents == 0) return;
   for (const ShardRange& run : group.untouched_runs(touched)) group.cast_master(run);
 }
 
@@ -242,12 +257,13 @@ void Bf16Optimizer::update_foreign() {
 
 void Bf16Optimizer::publish() {
   for (auto& group : flat_) group->cast_master(group->owned());
-  if (options_.stage >= 1) gather_weights();
+  gather_weights();
   perturbed_ = false;
 }
 
 void Bf16Optimizer::adopt_weights() {
   for (auto& group : flat_) {
+    group->rebind();
     const FlatSpan span = span_of(group->weights());
     if (span.numel > 0 && comm_.size() > 1) comm_.broadcast(span, 0, stream());
     group->adopt_weights();
@@ -285,22 +301,14 @@ void Bf16Optimizer::resolve() {
   if (!pending_) return;
   pending_ = false;
   step_sums_->wait_readback();
-  const double count = static_cast<double>(std::max<int64_t>(micro_batches_, 1)) * comm_.size();
+  const Boundary& boundary = pending_boundary_;
+  const double count =
+      static_cast<double>(std::max<int64_t>(boundary.micro_batches, 1)) * comm_.size();
   outcome_ = {};
   outcome_.applied = !std::isnan(step_sums_->factor(StepSums::kGradScale));
   outcome_.grad_norm = step_sums_->factor(StepSums::kNorm);
   outcome_.loss = step_sums_->slot(StepSums::kLoss) / count;
-  if (ascended_) {
-    ascent_sums_->wait_readback();
-    outcome_.perturbed = true;
-    outcome_.loss_perturbed = outcome_.loss;
-    outcome_.loss = step_sums_->slot(StepSums::kAscentLoss) / count;
-    outcome_.ascent_norm = ascent_sums_->factor(StepSums::kAscentNorm);
-    outcome_.e_norm = std::sqrt(step_sums_->slot(StepSums::kPerturbation) / stats_replicas_);
-    outcome_.realised_norm = std::sqrt(step_sums_->slot(StepSums::kRealised) / stats_replicas_);
-    outcome_.moved = step_sums_->slot(StepSums::kMoved) / stats_replicas_ /
-                     static_cast<double>(std::max<int64_t>(num_parameters(), 1));
-  }
+  if (boundary.ascents > 0) resolve_ascent(boundary);
   outcome_.num_failed = static_cast<int>(step_sums_->slot(StepSums::kNumFailed));
   if (outcome_.num_failed == 1) {
     outcome_.failed_rank = static_cast<int>(step_sums_->slot(StepSums::kFailedRanks));
@@ -314,8 +322,29 @@ void Bf16Optimizer::resolve() {
   for (size_t g = 0; g < flat_.size(); ++g) flat_[g]->count_update(flags_of(g, pending_touched_));
 }
 
+/// Sums over ranks, ascents and micro-batches become means.
+void Bf16Optimizer::resolve_ascent(const Boundary& boundary) {
+  const auto slot = [&](StepSums::Slot which) { return step_sums_->slot(which); };
+  const auto ascents = static_cast<double>(boundary.ascents);
+  const double counted = boundary.replicas * ascents;
+  outcome_.perturbed = true;
+  outcome_.rho = boundary.rho;
+  outcome_.loss_perturbed = boundary.micro_batches > 0 ? outcome_.loss : std::nan("");
+  outcome_.loss =
+      slot(StepSums::kAscentLoss) /
+      static_cast<double>(std::max<int64_t>(boundary.ascent_micro_batches, 1) * comm_.size());
+  outcome_.ascent_norm = slot(StepSums::kAscentNorm) / (ascents * comm_.size());
+  outcome_.expected_gap = slot(StepSums::kExpectedGap) / (ascents * comm_.size());
+  outcome_.e_norm = std::sqrt(slot(StepSums::kPerturbation) / counted);
+  outcome_.realised_norm = std::sqrt(slot(StepSums::kRealised) / counted);
+  outcome_.moved = slot(StepSums::kMoved) /
+                   (counted * static_cast<double>(std::max<int64_t>(boundary.num_perturbed, 1)));
+  outcome_.cosine = slot(StepSums::kDot) /
+                    std::sqrt(slot(StepSums::kFirst) * slot(StepSums::kSecond));  // NaN: none kept
+}
+
 void Bf16Optimizer::report_failure() const {
-  if (outcome_.num_failed == 0 || failed_here_) return;
+  if (outcome_.num_failed == 0 || pending_boundary_.failed_here) return;
   fail_comm("the step was skipped on all ranks because the closure failed on ",
             outcome_.num_failed == 1 ? "rank " + std::to_string(outcome_.failed_rank)
                                      : std::to_string(outcome_.num_failed) + " ranks",
@@ -351,7 +380,7 @@ MemoryBytes Bf16Optimizer::memory() const {
     bytes.master += tensor_bytes(group->master());
     for (const auto& state : group->states()) bytes.states += tensor_bytes(state);
   }
-  bytes.other = step_sums_->bytes() + ascent_sums_->bytes();
+  bytes.other = step_sums_->bytes() + ascent_sums_->bytes() + reducer_->bytes();
   if (foreign_) bytes.other += foreign_->gradient_bytes();
   return bytes;
 }

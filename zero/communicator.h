@@ -98,6 +98,11 @@ class Communicator {
   /// Returns when every rank has called it (the host blocks).
   void barrier();
 
+  /// The ranks that pass the same `color` (≥ 0) form a communicator of their own, numbered in the
+  /// order of their ranks here. Collective over all ranks of this one. The new one counts for
+  /// itself, may outlive this one, and is used like it; a failure of a thread rank wakes both.
+  std::unique_ptr<Communicator> split(int color);
+
   Work all_reduce_async(FlatSpan span, ReduceOp op, Stream stream = {});
   Work reduce_scatter_async(FlatSpan span, ReduceOp op, Stream stream = {});
   Work all_gather_async(FlatSpan span, Stream stream = {});
@@ -127,7 +132,10 @@ class Communicator {
   /// Starts one. The default calls `run` on a worker thread of this object, in order; a backend
   /// that only enqueues overrides it and does so inside `guarded`.
   virtual Work start(const Collective& call, Ticket ticket);
-  /// Gathers one 64-bit word of every rank (out has size() entries); used by the debug checks.
+  /// The backend's part of split(): this rank becomes `rank` of the `size` ranks of `color`.
+  virtual std::unique_ptr<Communicator> make_group(int color, int rank, int size) = 0;
+  /// Gathers one 64-bit word of every rank (out has size() entries); used by split() and by the
+  /// debug checks. Waits until it is done.
   virtual void exchange_fingerprint(uint64_t mine, uint64_t* out) = 0;
 
   /// Makes the debug check if it was asked for, then calls `body`; if either throws, all later

@@ -18,23 +18,6 @@ GroupLayout plan(const std::vector<NamedParameter>& parameters, int world, int64
   return plan_group(numels, world, align);
 }
 
-void check(const std::vector<NamedParameter>& parameters) {
-  for (const auto& [name, tensor] : parameters) {
-    if (!tensor.is_floating_point()) {
-      fail_shape("parameter ", name, " is of type ", tensor.dtype().name(),
-                 "; only floating-point parameters can be trained");
-    }
-    if (tensor.layout() != at::kStrided) {
-      fail_shape("parameter ", name, " is not dense; convert it before building the engine");
-    }
-    if (tensor.device() != parameters.front().tensor.device()) {
-      fail_shape("parameter ", name, " is on ", tensor.device().str(), " but ",
-                 parameters.front().name, " is on ", parameters.front().tensor.device().str(),
-                 "; move the whole module to one device first");
-    }
-  }
-}
-
 ShardRange intersect(ShardRange a, ShardRange b) {
   const int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};
@@ -49,7 +32,6 @@ FlatGroup::FlatGroup(std::vector<NamedParameter> parameters, const FlatGroupOpti
       share_(layout_.shard(communicator.rank())),
       owned_(options.shard_states ? share_ : ShardRange{0, layout_.padded_numel}),
       steps_applied_(parameters_.size(), 0) {
-  check(parameters_);
   const at::NoGradGuard no_grad;
   const auto device =
       parameters_.empty() ? at::Device(at::kCPU) : parameters_.front().tensor.device();
@@ -92,10 +74,43 @@ void FlatGroup::bind(size_t index, Communicator& communicator) {
   parameter.set_data(room.view(sizes));
 }
 
+bool FlatGroup::is_bound(size_t index) const {
+  const at::Tensor& parameter = parameters_[index].tensor;
+  if (layout_.numels[index] == 0) return parameter.numel() == 0;
+  return parameter.data_ptr() == address(weights_, layout_.offsets[index]) &&
+         parameter.scalar_type() == weights_.scalar_type() &&
+         parameter.numel() == layout_.numels[index];
+}
+
+void FlatGroup::check_bound() const {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (is_bound(i)) continue;
+    fail_shape("parameter ", parameters_[i].name,
+               " was given other storage or another type after the engine was built (by "
+               "torch::load, to() or set_data), so training would not reach it; do that before, or "
+               "inside full_params(modify=true), or copy values with copy_()");
+  }
+}
+
+void FlatGroup::rebind() {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (is_bound(i)) continue;
+    const auto& [name, parameter] = parameters_[i];
+    const int64_t numel = layout_.numels[i];
+    if (parameter.numel() != numel) {
+      fail_shape("parameter ", name, " had ", numel, " elements when the engine was built and now ",
+                 "has ", parameter.numel(), "; build a new engine for another shape");
+    }
+    const at::Tensor room = weights_.narrow(0, layout_.offsets[i], numel);
+    room.copy_(parameter.detach().reshape({-1}));
+    parameter.set_data(room.view(parameter.sizes()));
+    if (!GradSink::is_attached(parameter)) sink_->attach(static_cast<int64_t>(i), parameter);
+  }
+}
+
 void FlatGroup::allocate_states(int count) {
-  if (static_cast<int>(states_.size()) == count) return;
-  states_.clear();
-  for (int i = 0; i < count; ++i) states_.push_back(at::zeros_like(master_));
+  while (static_cast<int>(states_.size()) < count) states_.push_back(at::zeros_like(master_));
 }
 
 std::vector<UpdateRun> FlatGroup::update_runs(const std::vector<char>& touched) const {

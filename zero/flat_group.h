@@ -35,11 +35,12 @@ struct UpdateRun {
 
 /// Turns the parameters into views of one flat buffer of the working dtype. Names, shapes and (up
 /// to the rounding to the working dtype) values stay; every rank ends with rank 0's values; the
-/// master keeps fp32 values exactly. Parameters must be distinct, on one device, floating point,
-/// dense. All methods run on the calling thread and the device's current stream.
+/// master keeps fp32 values exactly. Parameters must be distinct, on one device, floating point and
+/// dense, which build_groups (group_builder.h) has checked. All methods run on the calling thread
+/// and the device's current stream.
 class FlatGroup {
  public:
-  /// Collective over `communicator`. Throws ShapeError naming the parameter that does not fit.
+  /// Collective over `communicator`.
   FlatGroup(std::vector<NamedParameter> parameters, const FlatGroupOptions& options,
             Communicator& communicator);
 
@@ -58,7 +59,14 @@ class FlatGroup {
   GradSink& gradients() noexcept { return *sink_; }
   const GradSink& gradients() const noexcept { return *sink_; }
 
-  /// Allocates `count` zero-filled states unless they exist.
+  /// Throws ShapeError naming a parameter that is no longer a view of the flat buffer: training
+  /// would go on without it.
+  void check_bound() const;
+  /// Takes the values of such parameters into the flat buffer (rounded to the working dtype) and
+  /// makes them views of it again. Throws ShapeError if one has another number of elements.
+  void rebind();
+
+  /// Allocates zero-filled states until there are `count`; those there are stay.
   void allocate_states(int count);
 
   /// The owned elements to update when the parameters flagged in `touched` have gradients, as few
@@ -77,6 +85,7 @@ class FlatGroup {
 
  private:
   void bind(size_t index, Communicator& communicator);
+  bool is_bound(size_t index) const;
 
   std::vector<NamedParameter> parameters_;
   GroupLayout layout_;

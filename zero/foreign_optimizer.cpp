@@ -50,6 +50,12 @@ ForeignOptimizer::ForeignOptimizer(const std::vector<std::unique_ptr<FlatGroup>>
     fail_config(
         "the foreign optimizer's factory returned null; return an optimizer over the shards");
   }
+  if (dynamic_cast<torch::optim::LBFGS*>(optimizer_.get()) != nullptr) {
+    fail_config(
+        "the foreign optimizer is LBFGS, which evaluates the loss many times a step and looks at "
+        "all parameters together; give one that works element by element, with one gradient a "
+        "step");
+  }
   const size_t given = optimizer_->param_groups().size();
   if (given != 1 && given != shards_.size()) {
     fail_config("the foreign optimizer has ", given, " groups for ", shards_.size(),
@@ -103,6 +109,12 @@ void ForeignOptimizer::step(const std::vector<std::unique_ptr<FlatGroup>>& flat,
     gradient.mul_(grad_scale);
   }
   auto& own_groups = optimizer_->param_groups();
+  for (size_t g = own_groups.size(); g < groups.size(); ++g) {
+    if (groups[g].lr == groups[0].lr) continue;
+    fail_config("the foreign optimizer has one group, so it cannot step parameter group ", g,
+                " with lr ", groups[g].lr, " and group 0 with lr ", groups[0].lr,
+                "; give it one group for each shard, in order");
+  }
   for (size_t g = 0; g < own_groups.size(); ++g) own_groups[g].options().set_lr(groups[g].lr);
   const at::Tensor loss = at::zeros({}, shards_.front().options());
   optimizer_->step([&loss] { return loss; });  // gradients are already there

@@ -1,6 +1,7 @@
 #include "zero/grad_sink.h"
 
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -13,35 +14,57 @@
 namespace zerosharp {
 
 using torch::autograd::variable_list;
-using torch::autograd::utils::LambdaPostHook;
+
+/// Runs after autograd has accumulated one parameter's gradient. The autograd node that owns it
+/// holds the parameter, so the hook must not: it would keep both alive for ever.
+class GradSink::Hook final : public torch::autograd::FunctionPostHook {
+ public:
+  Hook(std::weak_ptr<GradSink> sink, int64_t index, const at::Tensor& parameter)
+      : sink_(std::move(sink)), index_(index), parameter_(parameter.getIntrusivePtr()) {}
+
+  variable_list operator()(const variable_list& outputs, const variable_list&) override {
+    const auto sink = sink_.lock();
+    auto impl = parameter_.lock();
+    if (sink && impl) sink->collect(index_, at::Tensor(std::move(impl)));
+    return outputs;
+  }
+  bool alive() const { return !sink_.expired(); }
+
+ private:
+  std::weak_ptr<GradSink> sink_;
+  int64_t index_;
+  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> parameter_;
+};
 
 GradSink::GradSink(GroupLayout layout, std::vector<std::string> names, at::Tensor accumulator)
     : layout_(std::move(layout)),
       names_(std::move(names)),
       accumulator_(std::move(accumulator)),
-      touched_(layout_.numels.size(), 0) {
+      touched_(layout_.numels.size(), 0),
+      accumulator_nodes_(layout_.numels.size()) {
   accumulator_.zero_();
 }
 
 void GradSink::attach(int64_t index, const at::Tensor& parameter) {
   auto node = torch::autograd::impl::grad_accumulator(parameter);
-  // The node holds the parameter, so the hook must not: it would keep both alive for ever.
-  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> weak_parameter(
-      parameter.getIntrusivePtr());
-  node->add_post_hook(
-      std::make_unique<LambdaPostHook>([weak_sink = weak_from_this(), weak_parameter, index](
-                                           const variable_list& outputs, const variable_list&) {
-        auto sink = weak_sink.lock();
-        auto impl = weak_parameter.lock();
-        if (sink && impl) sink->collect(index, at::Tensor(std::move(impl)));
-        return outputs;
-      }));
-  accumulator_nodes_.push_back(std::move(node));
+  node->add_post_hook(std::make_unique<Hook>(weak_from_this(), index, parameter));
+  accumulator_nodes_[static_cast<size_t>(index)] = std::move(node);
+}
+
+bool GradSink::is_attached(const at::Tensor& parameter) {
+  const auto node = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  if (!node) return false;
+  const auto& hooks = node->post_hooks();
+  return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) {
+    const auto* ours = dynamic_cast<const Hook*>(hook.get());
+    return ours != nullptr && ours->alive();
+  });
 }
 
 void GradSink::collect(int64_t index, const at::Tensor& parameter) {
   at::Tensor gradient = parameter.grad();
   if (!gradient.defined()) return;
+  parameter.mutable_grad().reset();  // also where it cannot be used
   if (!gradient.is_contiguous() || gradient.layout() != at::kStrided) {
     if (gradient.layout() != at::kStrided) {
       fail_shape("parameter ", names_[index],
@@ -50,7 +73,6 @@ void GradSink::collect(int64_t index, const at::Tensor& parameter) {
     gradient = gradient.contiguous();
   }
   add(index, gradient);
-  parameter.mutable_grad().reset();
 }
 
 void GradSink::add(int64_t index, const at::Tensor& gradient) {
@@ -72,6 +94,15 @@ void GradSink::add(int64_t index, const at::Tensor& gradient) {
 }
 
 void GradSink::clear() { std::fill(touched_.begin(), touched_.end(), 0); }
+
+GradSink::Contents GradSink::empty_contents() const {
+  return {at::zeros_like(accumulator_), std::vector<char>(touched_.size(), 0)};
+}
+
+void GradSink::swap(Contents& other) {
+  std::swap(accumulator_, other.accumulator);
+  std::swap(touched_, other.touched);
+}
 
 void GradSink::fill_untouched() {
   const Stream stream = current_stream(accumulator_.device());

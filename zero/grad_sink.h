@@ -24,11 +24,22 @@ class GradSink : public std::enable_shared_from_this<GradSink> {
   /// Hooks the gradient accumulation of `parameter` number `index`. The parameter must already have
   /// its final dtype and storage. Hooks do nothing once this object is gone.
   void attach(int64_t index, const at::Tensor& parameter);
+  /// True if the gradients of `parameter` go to a living sink.
+  static bool is_attached(const at::Tensor& parameter);
 
   /// Forgets everything accumulated.
   void clear();
   /// Zeroes the room of parameters that received nothing, so that the whole buffer is valid.
   void fill_untouched();
+
+  /// What has been accumulated, and of which parameters.
+  struct Contents {
+    at::Tensor accumulator;
+    std::vector<char> touched;
+  };
+  /// A second accumulator of the same kind, with nothing in it.
+  Contents empty_contents() const;
+  void swap(Contents& other);
 
   bool touched(int64_t index) const { return touched_[index] != 0; }
   bool all_touched() const;
@@ -37,6 +48,7 @@ class GradSink : public std::enable_shared_from_this<GradSink> {
   at::Tensor gradient(int64_t index) const;
 
  private:
+  class Hook;
   void collect(int64_t index, const at::Tensor& parameter);
   void add(int64_t index, const at::Tensor& gradient);
 

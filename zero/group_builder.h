@@ -16,9 +16,12 @@ struct BuiltGroups {
   std::vector<std::string> notes;
 };
 
-/// Checks the options and the user's groups, casts frozen parameters to the working dtype and picks
-/// the trainable ones. Throws ConfigError (stage), ShapeError (a tensor in two groups, nothing
-/// trainable), CommError if ranks hold different parameters (collective: one small exchange).
+/// Checks the options and the user's groups, picks the trainable parameters and, once every rank
+/// has found its own in order, casts frozen ones to the working dtype. Collective: one small
+/// exchange. Throws on all ranks, before any tensor is changed: ConfigError (stage, a group's
+/// numbers) or ShapeError (a tensor in two groups or engines, mixed devices, nothing trainable…)
+/// where it arose, CommError on the others, and on all if ranks hold different parameters or
+/// settings.
 BuiltGroups build_groups(const std::vector<ParamGroupSpec>& specs, const OptimizerOptions& options,
                          Communicator& communicator);
 

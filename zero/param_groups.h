@@ -2,6 +2,7 @@
 // reference; it cannot be copied.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,8 @@ struct ParamGroup {
   std::string name;
   kernels::OptimizerKind kind = kernels::OptimizerKind::kAdamW;
   double lr = 1e-3;
-  double initial_lr = 1e-3;  ///< the configured rate, base of every schedule
+  /// Base of every schedule; NaN (not given): `lr` as it is at construction.
+  double initial_lr = std::numeric_limits<double>::quiet_NaN();
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
@@ -27,6 +29,12 @@ struct ParamGroup {
   bool bias_correction = true;
   std::vector<std::string> parameter_names;  ///< in layout order; tied names once
 };
+
+/// Throws ConfigError if a number can only be a mistake (a rate that is negative or not finite, a
+/// beta outside [0, 1), …), naming the field and "parameter group NAME".
+void check_numbers(const ParamGroup& group);
+/// Kind and numbers on one line, as messages show them; `lr` as exactly as a double needs.
+std::string describe(const ParamGroup& group);
 
 class ParamGroups {
  public:

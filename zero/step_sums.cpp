@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <limits>
 
 #include "kernels/error.h"
 #include "kernels/norm.h"
@@ -58,6 +59,18 @@ void StepSums::clear() { sums_.zero_(); }
 
 void StepSums::add_slot(Slot to, const StepSums& other, Slot from) {
   sums_.narrow(0, to, 1).add_(other.sums_.narrow(0, from, 1));
+}
+
+void StepSums::assign(const StepSums& other) { sums_.copy_(other.sums_); }
+
+at::Tensor StepSums::slot_tensor(Slot which) const { return sums_.select(0, which); }
+at::Tensor StepSums::factor_tensor(Factor which) const { return factors_.select(0, which); }
+
+void StepSums::set_matrix(const std::array<at::Tensor, 4>& entries) {
+  const at::Tensor matrix = at::stack({entries[0], entries[1], entries[2], entries[3]});
+  const at::Tensor bad = slot_tensor(kNonFinite).gt(0);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  factors_.narrow(0, kMatrix, 4).copy_(at::where(bad, at::full_like(matrix, nan), matrix));
 }
 
 void StepSums::add_loss(const at::Tensor& loss) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -13,8 +14,11 @@ namespace zerosharp {
 
 class StepSums {
  public:
-  /// kMoved … kPerturbation are kernels::perturb's statistics; kAscentLoss is SAM's first-pass
-  /// loss; kNumFailed counts ranks whose closure threw, kFailedRanks adds up their numbers.
+  /// kMoved … kPerturbation are kernels::perturb's statistics. kAscentLoss, kAscentNorm and
+  /// kExpectedGap are SAM's first-pass loss, the norm ρ was measured by and the rise ⟨g, e⟩ it
+  /// promises, summed over ranks. kDot … kSecond are kernels::dots of the gradient with a vector
+  /// kept on the shard (⟨x, y⟩, ‖x‖², ‖y‖²). kNumFailed counts ranks whose closure threw,
+  /// kFailedRanks adds up their numbers.
   enum Slot : int64_t {
     kSumSquares,
     kNonFinite,
@@ -23,11 +27,23 @@ class StepSums {
     kRealised,
     kPerturbation,
     kAscentLoss,
+    kAscentNorm,
+    kExpectedGap,
+    kDot,
+    kFirst,
+    kSecond,
     kNumFailed,
     kFailedRanks,
     kNumSlots
   };
-  enum Factor : int64_t { kGradScale, kNorm, kAscent, kAscentNorm, kNumFactors };
+  enum Factor : int64_t {
+    kGradScale,
+    kNorm,
+    kAscent,     ///< e = kAscent·(t²·)g …
+    kAscentRaw,  ///< … and the norm it was divided by, of the unscaled gradient
+    kMatrix,     ///< four numbers for kernels::mix
+    kNumFactors = kMatrix + 4
+  };
 
   /// Room for the slots and for one "has a gradient" flag per parameter.
   StepSums(int64_t num_parameters, at::Device device);
@@ -43,6 +59,14 @@ class StepSums {
   void all_reduce(Communicator& communicator);
   /// this[to] += other[from], on the device.
   void add_slot(Slot to, const StepSums& other, Slot from);
+  /// Takes over all slots and flags of `other`.
+  void assign(const StepSums& other);
+  /// The slot as a tensor of no dimensions, fp64, for arithmetic on the device.
+  at::Tensor slot_tensor(Slot which) const;
+  at::Tensor factor_tensor(Factor which) const;
+  /// The matrix for kernels::mix from four fp64 tensors of no dimensions on the device; all NaN,
+  /// so that mix does nothing, where anything was non-finite.
+  void set_matrix(const std::array<at::Tensor, 4>& entries);
 
   double* slots(Slot first = kSumSquares);
   float* factors(Factor first = kGradScale);

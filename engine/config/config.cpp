@@ -7,6 +7,7 @@
 #include "engine/config/batch.h"
 #include "engine/config/key_values.h"
 #include "engine/config/resolved.h"
+#include "engine/config/sam_section.h"
 #include "engine/config/scheduler_section.h"
 #include "kernels/error.h"
 
@@ -142,20 +143,6 @@ void read_optimizer(KeyValues& v, Config& config, Complaints& complaints) {
   }
 }
 
-void read_sam(const KeyValues& v, Config& config) {
-  SamConfig& s = config.sam;
-  s.enabled = v.boolean("sam.enabled", false);
-  s.rho = v.number("sam.rho", 0.05);
-  s.epsilon = v.number("sam.epsilon", 1e-12);
-  s.interval = v.integer("sam.interval", 1);
-  s.scope = v.string("sam.scope", "global") == "local" ? SamScope::kLocal : SamScope::kGlobal;
-  s.variant = v.string("sam.variant", "sam");
-  s.rounding = v.string("sam.rounding", "nearest") == "stochastic" ? kernels::Rounding::kStochastic
-                                                                   : kernels::Rounding::kNearest;
-  s.same_rng = v.boolean("sam.same_rng", true);
-  s.freeze_bn = v.boolean("sam.freeze_bn", true);
-}
-
 std::vector<std::string> keys_of_model(const std::string& type) {
   if (type == "mlp") return {"hidden_sizes"};
   if (type == "resnet") return {"width", "blocks_per_stage"};
@@ -245,7 +232,7 @@ Config parse_config(const std::string& text, const std::string& source,
   read_zero(values, config, complaints);
   read_optimizer(values, config, complaints);
   config.scheduler = read_scheduler(values, config, complaints);
-  read_sam(values, config);
+  config.sam = read_sam(values, complaints);
   read_model(values, config, complaints);
   read_batch(values, config, complaints, world_size);
   complaints.throw_if_any();

@@ -75,18 +75,61 @@ struct SchedulerConfig {
   double decay_mom_rate = 0.0;
 };
 
-enum class SamScope : uint8_t { kGlobal, kLocal };
+/// Whose gradient the perturbation follows.
+enum class SamScope : uint8_t {
+  kGlobal,  ///< of the whole batch
+  kGroup,   ///< of `group_size` ranks
+  kLocal,   ///< of each rank
+  kMicro    ///< of each micro-batch
+};
 
+enum class SamVariant : uint8_t {
+  kSam,
+  kAsam,
+  kMsam,
+  kGsam,
+  kFsam,
+  kVasso,
+  kPreconditioned,
+  kAeSam,
+  kLookSam
+};
+
+/// "sam", "asam", …: the names of sam.variant.
+const char* sam_variant_name(SamVariant variant) noexcept;
+
+enum class SamRounding : uint8_t {
+  kAuto,  ///< stochastic where the base is a value of the working dtype, else nearest
+  kNearest,
+  kStochastic
+};
+
+/// The section "sam"; docs/sam.md explains the methods. A variant reads its own coefficients only.
 struct SamConfig {
   bool enabled = false;
   double rho = 0.05;
   double epsilon = 1e-12;
   int64_t interval = 1;
   SamScope scope = SamScope::kGlobal;
-  std::string variant = "sam";
-  kernels::Rounding rounding = kernels::Rounding::kNearest;
+  int64_t group_size = 0;  ///< ranks of a group (scope group); 0: those of a machine
+  SamVariant variant = SamVariant::kSam;
+  SamRounding rounding = SamRounding::kAuto;
   bool same_rng = true;
   bool freeze_bn = true;
+  double ascent_fraction = 1.0;     ///< share of the micro-batches the first pass takes
+  std::vector<std::string> params;  ///< "norm" or regular expressions; empty: all parameters
+  int64_t start_step = 0;           ///< first step (from 0) that may perturb
+  int64_t end_step = 0;             ///< first step that no longer does; 0: none
+  bool report_cosine = false;       ///< cos(g, g₂); keeps one more fp32 shard
+  double eta = 0.01;                ///< ASAM: t = |w| + eta
+  double alpha = 0.4;               ///< GSAM, LookSAM: weight of the orthogonal part
+  double sigma = 1.0;               ///< F-SAM: share of the mean gradient that is taken out
+  double decay = 0.9;               ///< F-SAM's λ and AE-SAM's δ: decay of the means
+  double theta = 0.4;               ///< VaSSO: weight of the new gradient in the mean
+  double delta = 1e-8;              ///< preconditioned: added to √v
+  double threshold_start = 1.0;  ///< AE-SAM: standard deviations above the mean that ‖g‖² …
+  double threshold_end = -1.0;   ///< … must reach, linear over train.steps
+  int64_t k = 5;                 ///< LookSAM: two passes every k-th step
 };
 
 struct Fp16Config {

@@ -1,4 +1,4 @@
-// The entries of the key table, in two halves.
+// The entries of the key table, in parts.
 #pragma once
 #include <vector>
 
@@ -8,6 +8,9 @@ namespace zerosharp {
 
 /// The keys that do something, sorted by section as documented.
 std::vector<KeySpec> honoured_keys();
+
+/// Those of the section "sam"; part of honoured_keys().
+std::vector<KeySpec> sam_keys();
 
 /// The keys DeepSpeed knows and this library does not need (a warning) or refuses (an error).
 std::vector<KeySpec> deepspeed_keys();

@@ -39,10 +39,10 @@ Keys precision_keys() {
       {"data_types", T::kSection, "", "types of gradients"},
       choice("data_types.grad_accum_dtype", "",
              "fp32|float32|float|bf16|bfloat16|fp16|float16|half",
-             "dtype gradients are accumulated and reduced in (default: the working dtype for one "
-             "micro-batch, fp32 for several)"),
+             "dtype gradients are accumulated in (default: the working dtype for one micro-batch, "
+             "fp32 for several)"),
       choice("communication_data_type", "", "fp32|bf16|fp16",
-             "dtype on the wire; must equal the accumulation dtype"),
+             "dtype gradients are sent in (default: the accumulation dtype)"),
   };
 }
 
@@ -137,23 +137,6 @@ Keys one_cycle_keys() {
       {"scheduler.params.cycle_max_mom", T::kNumber, "0.9", "highest beta1 (OneCycle)", 0, 1},
       {"scheduler.params.decay_mom_rate", T::kNumber, "0",
        "growth of beta1 after the cycle (OneCycle)", 0},
-  };
-}
-
-Keys sam_keys() {
-  return {
-      {"sam", T::kSection, "", "sharpness-aware minimization"},
-      {"sam.enabled", T::kBool, "false", "two passes a step: gradient at w, then at w + e"},
-      {"sam.rho", T::kNumber, "0.05", "‖e‖", 0},
-      {"sam.epsilon", T::kNumber, "1e-12", "added to the gradient norm", 0},
-      {"sam.interval", T::kInteger, "1", "perturb every k-th step", 1},
-      choice("sam.scope", "\"global\"", "global|local",
-             "e from the averaged gradient, or from each rank's own"),
-      choice("sam.variant", "\"sam\"", "sam", "member of the family"),
-      choice("sam.rounding", "\"nearest\"", "nearest|stochastic", "of w + e to the working dtype"),
-      {"sam.same_rng", T::kBool, "true", "the second pass draws the same random numbers"},
-      {"sam.freeze_bn", T::kBool, "true",
-       "buffers (batch-norm statistics) move in the first pass only"},
   };
 }
 

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/config/sam_section.h"
+
 namespace zerosharp {
 namespace {
 
@@ -103,16 +105,39 @@ Json fp16_json(const Config& config) {
           {"min_loss_scale", f.min_loss_scale}};
 }
 
+/// The coefficients that the variant reads.
+void add_coefficients(const SamConfig& s, Json& json) {
+  if (s.variant == SamVariant::kAsam) json["eta"] = s.eta;
+  if (s.variant == SamVariant::kGsam) json["alpha"] = s.alpha;
+  if (s.variant == SamVariant::kFsam) json.update({{"sigma", s.sigma}, {"decay", s.decay}});
+  if (s.variant == SamVariant::kVasso) json["theta"] = s.theta;
+  if (s.variant == SamVariant::kPreconditioned) json["delta"] = s.delta;
+  if (s.variant == SamVariant::kLookSam) json.update({{"alpha", s.alpha}, {"k", s.k}});
+  if (s.variant == SamVariant::kAeSam) {
+    json.update({{"decay", s.decay},
+                 {"threshold_start", s.threshold_start},
+                 {"threshold_end", s.threshold_end}});
+  }
+}
+
 Json sam_json(const SamConfig& s) {
-  return {{"enabled", s.enabled},
-          {"rho", s.rho},
-          {"epsilon", s.epsilon},
-          {"interval", s.interval},
-          {"scope", s.scope == SamScope::kLocal ? "local" : "global"},
-          {"variant", s.variant},
-          {"rounding", s.rounding == kernels::Rounding::kStochastic ? "stochastic" : "nearest"},
-          {"same_rng", s.same_rng},
-          {"freeze_bn", s.freeze_bn}};
+  Json json = {{"enabled", s.enabled},
+               {"rho", s.rho},
+               {"epsilon", s.epsilon},
+               {"interval", s.interval},
+               {"scope", sam_scope_name(s.scope)},
+               {"variant", sam_variant_name(s.variant)},
+               {"rounding", sam_rounding_name(s.rounding)},
+               {"same_rng", s.same_rng},
+               {"freeze_bn", s.freeze_bn},
+               {"ascent_fraction", s.ascent_fraction},
+               {"start_step", s.start_step},
+               {"end_step", s.end_step},
+               {"report_cosine", s.report_cosine}};
+  if (s.scope == SamScope::kGroup && s.group_size > 0) json["group_size"] = s.group_size;
+  if (!s.params.empty()) json["params"] = s.params;
+  add_coefficients(s, json);
+  return json;
 }
 
 Json model_json(const ModelConfig& m) {

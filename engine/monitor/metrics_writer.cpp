@@ -65,6 +65,8 @@ void MetricsWriter::write_step(const StepRecord& r) {
     put(sam, json, "loss_perturbed", r.sam->loss_perturbed);
     put(sam, json, "moved", r.sam->moved);
     put(sam, json, "efficacy", r.sam->efficacy);
+    put(sam, json, "realised", r.sam->realised);
+    if (r.sam->cosine) put(sam, json, "cosine", *r.sam->cosine);
     json["sam"] = sam;
   }
   write_line(json.dump());

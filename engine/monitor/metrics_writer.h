@@ -25,8 +25,10 @@ struct StepRecord {
     double rho = 0;
     double e_norm = 0;
     double loss_perturbed = 0;
-    double moved = 0;     ///< share of working weights that changed
-    double efficacy = 0;  ///< (L(w+e) − L(w)) / (ρ‖g‖)
+    double moved = 0;              ///< share of working weights that changed
+    double efficacy = 0;           ///< (L(w+e) − L(w)) / ⟨g, e⟩
+    double realised = 0;           ///< ‖change of the working weights‖ / ρ
+    std::optional<double> cosine;  ///< of the two passes' gradients
   };
   std::optional<Sam> sam;
 };

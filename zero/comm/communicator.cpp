@@ -1,5 +1,6 @@
 #include "zero/communicator.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -60,6 +61,9 @@ class SingleCommunicator final : public Communicator {
 
  protected:
   void run(const Collective&) override {}
+  std::unique_ptr<Communicator> make_group(int, int, int) override {
+    return make_single_communicator();
+  }
   void exchange_fingerprint(uint64_t mine, uint64_t* out) override { out[0] = mine; }
 };
 
@@ -225,6 +229,26 @@ Work Communicator::reduce_scatter_async(FlatSpan span, ReduceOp op, Stream strea
 }
 Work Communicator::all_gather_async(FlatSpan span, Stream stream) {
   return perform_async({CollectiveOp::kAllGather, span, ReduceOp::kSum, 0, stream});
+}
+
+std::unique_ptr<Communicator> Communicator::split(int color) {
+  if (color < 0) fail_comm("rank ", rank_, ": split needs a color of at least 0, got ", color);
+  if (worker_) worker_->drain();
+  if (failed_.load(std::memory_order_acquire)) {
+    fail_comm("rank ", rank_, ": split after a failed collective: ", failure_);
+  }
+  if (size_ == 1) return make_single_communicator();
+  std::unique_ptr<Communicator> group;
+  guarded({}, {}, [&] {
+    std::vector<uint64_t> colors(static_cast<size_t>(size_));
+    exchange_fingerprint(static_cast<uint64_t>(color), colors.data());
+    const auto mine = static_cast<uint64_t>(color);
+    const auto here = colors.begin() + rank_;
+    const auto rank = static_cast<int>(std::count(colors.begin(), here, mine));
+    const auto size = static_cast<int>(std::count(colors.begin(), colors.end(), mine));
+    group = make_group(color, rank, size);
+  });
+  return group->size() == 1 ? make_single_communicator() : std::move(group);
 }
 
 void Communicator::validate(const Collective& call) const {

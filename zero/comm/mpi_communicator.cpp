@@ -90,7 +90,7 @@ class MpiCommunicator final : public Communicator {
     aborted_ = true;
     std::fprintf(stderr, "zerosharp: rank %d aborts the run: %s\n", rank(), reason.c_str());
     std::fflush(stderr);
-    MPI_Abort(comm_, 1);
+    MPI_Abort(MPI_COMM_WORLD, 1);
   }
 
  protected:
@@ -115,6 +115,13 @@ class MpiCommunicator final : public Communicator {
         break;
     }
     staged.finish();
+  }
+
+  std::unique_ptr<Communicator> make_group(int color, int rank, int size) override {
+    MPI_Comm group = MPI_COMM_NULL;
+    check(MPI_Comm_split(comm_, color, this->rank(), &group), "MPI_Comm_split", this->rank());
+    MPI_Comm_set_errhandler(group, MPI_ERRORS_RETURN);
+    return std::make_unique<MpiCommunicator>(group, rank, size, options_);
   }
 
   void exchange_fingerprint(uint64_t mine, uint64_t* out) override {

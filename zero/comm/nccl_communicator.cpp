@@ -90,6 +90,12 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
+  std::unique_ptr<Communicator> make_group(int color, int rank, int size) override {
+    ncclComm_t group = nullptr;
+    check(ncclCommSplit(comm_, color, this->rank(), &group, nullptr), "ncclCommSplit");
+    return std::make_unique<NcclCommunicator>(rank, size, group);
+  }
+
   void exchange_fingerprint(uint64_t mine, uint64_t* out) override {
     auto* words = static_cast<uint64_t*>(words_);
     check_cuda(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -64,12 +65,35 @@ class Meeting {
               " for rank(s) ", missing, ", which never came");
   }
 
+  /// Wakes the ranks of this meeting, of those it was split into and of the one it came from.
   void abort(const std::string& reason) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (aborted_) return;
-    aborted_ = true;
-    reason_ = reason;
-    changed_.notify_all();
+    std::vector<std::shared_ptr<Meeting>> others;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (aborted_) return;
+      aborted_ = true;
+      reason_ = reason;
+      changed_.notify_all();
+      for (const auto& [key, group] : groups_) others.push_back(group.lock());
+      others.push_back(parent_.lock());
+    }
+    for (const auto& other : others) {
+      if (other) other->abort(reason);
+    }
+  }
+
+  /// The meeting of `size` ranks for `color` of split number `split`; the first to ask makes it.
+  static std::shared_ptr<Meeting> group(const std::shared_ptr<Meeting>& all, int64_t split,
+                                        int color, int size) {
+    const std::lock_guard<std::mutex> lock(all->mutex_);
+    std::weak_ptr<Meeting>& entry = all->groups_[{split, color}];
+    auto group = entry.lock();
+    if (!group) {
+      group = std::make_shared<Meeting>(size, all->options_);
+      group->parent_ = all;
+      entry = group;
+    }
+    return group;
   }
 
   std::vector<Collective> published;  // written by its rank before a rendezvous, read after it
@@ -87,6 +111,8 @@ class Meeting {
   std::vector<int64_t> arrived_;
   bool aborted_ = false;
   std::string reason_;
+  std::weak_ptr<Meeting> parent_;
+  std::map<std::pair<int64_t, int>, std::weak_ptr<Meeting>> groups_;  // by split and color
 };
 
 class ThreadCommunicator final : public Communicator {
@@ -125,6 +151,13 @@ class ThreadCommunicator final : public Communicator {
         return meeting_->rendezvous(rank(), "barrier");
     }
     settle(call, "the end of a collective");
+  }
+
+  std::unique_ptr<Communicator> make_group(int color, int rank, int size) override {
+    auto group = std::make_unique<ThreadCommunicator>(
+        rank, size, Meeting::group(meeting_, num_splits_++, color, size));
+    meeting_->rendezvous(this->rank(), "split");  // all hold their group before one can go
+    return group;
   }
 
   void exchange_fingerprint(uint64_t mine, uint64_t* out) override {
@@ -179,6 +212,7 @@ class ThreadCommunicator final : public Communicator {
   }
 
   std::shared_ptr<Meeting> meeting_;
+  int64_t num_splits_ = 0;
   std::vector<const void*> sources_;
 };
 
