@@ -61,7 +61,7 @@ TEST(Metrics, EveryFieldOfAStepIsInItsRow) {
   r.skipped = 2;
   r.loss_scale = 65536;
   StepRecord with_sam = r;
-  with_sam.sam = StepRecord::Sam{0.05, 0.04, 2.75, 0.5, 0.9};
+  with_sam.sam = StepRecord::Sam{0.05, 0.04, 2.75, 0.5, 0.9, 0.7, 0.6};
   MetricsWriter writer(folder / "out");
   writer.write_step(r);
   writer.write_step(with_sam);
@@ -79,8 +79,8 @@ TEST(Metrics, EveryFieldOfAStepIsInItsRow) {
                     {"skipped", 2},
                     {"loss_scale", 65536.0}};
   json sam_row = row;
-  sam_row["sam"] = {
-      {"rho", 0.05}, {"e_norm", 0.04}, {"loss_perturbed", 2.75}, {"moved", 0.5}, {"efficacy", 0.9}};
+  sam_row["sam"] = {{"rho", 0.05},     {"e_norm", 0.04},  {"loss_perturbed", 2.75}, {"moved", 0.5},
+                    {"efficacy", 0.9}, {"realised", 0.7}, {"cosine", 0.6}};
   const json eval_row = {{"step", 3}, {"eval_loss", 2.25}};
   // Read while the writer is open: each row is there as soon as it is written.
   EXPECT_EQ(rows_of(folder / "out/metrics.jsonl"), (std::vector<json>{row, sam_row, eval_row}));

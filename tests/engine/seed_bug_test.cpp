@@ -15,10 +15,9 @@ using kernels::OptimizerKind;
 
 // Wrapping before sharding does not compile: the adapter takes the finished optimizer and nothing
 // else, and is no LibTorch optimizer that a LibTorch scheduler could bind to.
-static_assert(std::is_constructible_v<SamAdapter, Bf16Optimizer&, const SamConfig&, uint64_t>);
-static_assert(
-    !std::is_constructible_v<SamAdapter, torch::optim::Optimizer&, const SamConfig&, uint64_t>);
-static_assert(!std::is_constructible_v<SamAdapter, torch::optim::SGD&, const SamConfig&, uint64_t>);
+static_assert(std::is_constructible_v<SamAdapter, Bf16Optimizer&, const SamConfig&>);
+static_assert(!std::is_constructible_v<SamAdapter, torch::optim::Optimizer&, const SamConfig&>);
+static_assert(!std::is_constructible_v<SamAdapter, torch::optim::SGD&, const SamConfig&>);
 static_assert(!std::is_base_of_v<torch::optim::Optimizer, SamAdapter>);
 static_assert(!std::is_convertible_v<SamAdapter*, torch::optim::Optimizer*>);
 static_assert(!std::is_constructible_v<torch::optim::StepLR, SamAdapter&, unsigned, double>);
@@ -199,7 +198,7 @@ TEST_P(SeedBug, StepWithoutAClosureIsRefused) {
     Engine engine(module, config(true), comm);
     const at::Tensor before = module->w.detach().clone();
     for (const auto& call : {std::function<void()>([&] { engine.sam()->step(); }),
-                             std::function<void()>([&] { engine.sam()->step(LossClosure(), 1); }),
+                             std::function<void()>([&] { engine.sam()->step(PassClosure(), 1); }),
                              std::function<void()>([&] { engine.step(); }),
                              std::function<void()>([&] { engine.backward(module->loss(1)); })}) {
       try {

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Whole runs as processes: the same under `zerosharp launch` and mpirun, one rank's death ends all, and
-# bad input is one message before anything is trained.   usage: processes.sh ZEROSHARP
+# bad input is one message before anything is trained.   usage: processes.sh ZEROSHARP NAN_DATA
 set -uo pipefail
 program=$1
+nan_data=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 checks=0
@@ -120,6 +121,28 @@ check "zero ranks are named" grep -q 'at least 1, got 0' "$work/err"
 "$program" launch -n 2 -- train "$work/config.json" "data.path=$work/nowhere" >"$work/out" 2>"$work/err"
 check "an error of all ranks: exit code 2" test $? -eq 2
 check "an error of all ranks is shown once" test "$(grep -c 'does not exist' "$work/err")" -eq 1
+
+# --- A loss that is NaN from the first step: exit code 1, one message, no weight changed ------------------------
+cat >"$work/nan.json" <<JSON
+{
+  "model": { "type": "mlp", "hidden_sizes": [16] },
+  "data": { "type": "fashion_mnist", "path": "in memory" },
+  "train_batch_size": 8,
+  "optimizer": { "type": "AdamW", "params": { "lr": 0.1 } },
+  "train": { "steps": 3, "device": "cpu", "threads": 1 }
+}
+JSON
+for ranks in 1 2; do
+  for options in "zero_optimization.stage=0" "zero_optimization.stage=1 bf16.enabled=true sam.enabled=true"; do
+    "$nan_data" launch -n $ranks -- train "$work/nan.json" $options >"$work/out" 2>"$work/err"
+    code=$?
+    what="NaN loss on one of $ranks rank(s), $options"
+    check "$what: exit code 1, got $code" test $code -eq 1
+    check "$what: is named" grep -q 'the loss of the first step is nan; no weight was changed' "$work/err"
+    check "$what: one message" test "$(grep -c 'error:' "$work/err")" -eq 1
+    check "$what: every rank has its weights" test "$(grep -c 'unchanged$' "$work/out")" -eq $ranks
+  done
+done
 
 echo "$checks checks, $failures failed"
 test $failures -eq 0

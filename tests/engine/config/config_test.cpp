@@ -70,7 +70,12 @@ TEST(Config, RangesAreChecked) {
   const std::pair<const char*, const char*> cases[] = {
       {R"("sam": {"rho": -0.1})", "sam.rho: must be a number of at least 0, got -0.1"},
       {R"("sam": {"interval": 0})", "sam.interval: must be an integer of at least 1, got 0"},
-      {R"("sam": {"variant": "gsam"})", "sam.variant: must be one of sam, got \"gsam\""},
+      {R"("sam": {"variant": "esam"})", "preconditioned|aesam|looksam, got \"esam\""},
+      {R"("sam": {"ascent_fraction": 1.5})",
+       "sam.ascent_fraction: must be a number between 0 and 1"},
+      {R"("sam": {"sigma": 1})", "sam.sigma: means nothing to sam.variant \"sam\""},
+      {R"("sam": {"variant": "gsam", "k": 2})", "it belongs to \"looksam\""},
+      {R"("sam": {"group_size": 2})", "sam.group_size: means nothing without"},
       {R"("gradient_clipping": -1)", "gradient_clipping: must be a number of at least 0, got -1"},
       {R"("zero_optimization": {"stage": 4})", "stage: must be an integer between 0 and 3"},
       {R"("zero_optimization": {"reduce_bucket_size": -1})", "of at least 0, got -1"},
