@@ -214,6 +214,7 @@ void sum_squares_weighted(const PerturbShard& shard, Weighting weighting, float 
   });
   sums[0] += total.first;
   sums[1] += total.second;
+  sums[2] += total.third;
 }
 
 void dots(const void* x, DType x_dtype, const float* y, int64_t numel, double* sums,

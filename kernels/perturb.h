@@ -47,9 +47,9 @@ struct PerturbStep {
 void perturb(const PerturbShard& shard, const PerturbStep& step, double* stats, double* workspace,
              Stream stream);
 
-/// sums[0] += Σ (t·g)², the square of the norm that ρ is measured by, and sums[1] += the number of
-/// infinities and NaNs among g. Products are rounded to fp32 (kNone: exact), sums are fp64 in an
-/// order that depends on `numel` only. Reads what `perturb` reads.
+/// sums[0] += Σ (t·g)², sums[1] += the number of infinities and NaNs among g, and for weightings
+/// other than kNone sums[2] += Σ (t²·g)². t²·g is rounded to fp32, sums are fp64 in an order that
+/// depends on `numel` only. Reads what `perturb` reads.
 void sum_squares_weighted(const PerturbShard& shard, Weighting weighting, float shift, double* sums,
                           double* workspace, Stream stream);
 

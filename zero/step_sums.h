@@ -22,6 +22,7 @@ class StepSums {
   enum Slot : int64_t {
     kSumSquares,
     kNonFinite,
+    kDirection,  ///< ‖t²·g‖², where SAM weights g
     kLoss,
     kMoved,
     kRealised,

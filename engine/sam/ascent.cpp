@@ -104,12 +104,15 @@ kernels::PerturbShard Ascent::shard_of(size_t index, ShardRange run, bool owned)
 
 void Ascent::measure(double unscale) {
   unscale_ = config_.variant == SamVariant::kVasso ? 1.0 : unscale;  // its mean is unscaled
+  StepSums& sums = base_.ascent_sums();
   if (mean_.empty()) {
     add_norms();
     if (shared()) base_.reduce_sums();
+    if (weighting_ != Weighting::kPreconditioned) return;
+    along_ = sums.slot_tensor(StepSums::kSumSquares) * (unscale * unscale);
+    sums.slot_tensor(StepSums::kSumSquares).copy_(sums.slot_tensor(StepSums::kDirection));
     return;
   }
-  StepSums& sums = base_.ascent_sums();
   base_.count_squares();
   add_dots();
   base_.reduce_sums();  // the mean may move only if everything was finite on every rank
@@ -181,7 +184,7 @@ void Ascent::perturb(const AscentNumbers& numbers) {
   kernels::ascent_scale(sums.slots(), unscale_, numbers.rho, config_.epsilon,
                         sums.factors(StepSums::kAscent), base_.stream());
   const at::Tensor norm = sums.factor_tensor(StepSums::kAscentRaw).to(at::kDouble);
-  const at::Tensor slope = mean_.empty() ? norm : at::where(norm.gt(0), along_ / norm, norm);
+  const at::Tensor slope = along_.defined() ? at::where(norm.gt(0), along_ / norm, norm) : norm;
   base_.step_sums().slot_tensor(StepSums::kAscentNorm).add_(norm);
   base_.step_sums().slot_tensor(StepSums::kExpectedGap).add_(slope, numbers.rho);
 

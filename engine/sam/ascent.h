@@ -28,8 +28,8 @@ struct AscentNumbers {
 /// e = ρ·t²·d / ‖t·d‖, where d is made from the first pass's gradient g:
 /// - sam: d = g, t = 1 (Foret et al. 2021, eq. 2)
 /// - asam: t = |w| + η (Kwon et al. 2021, eq. 7)
-/// - preconditioned: t² = 1 / (√v + δ), v Adam's second moment (steepest ascent in Adam's metric;
-///   Singh et al. 2025)
+/// - preconditioned: t² = 1 / (√v + δ), v Adam's second moment (ascent in Adam's metric; Singh et
+///   al. 2025), with e = ρ·t²·d / ‖t²·d‖ instead: where v is still 0, ‖e‖ stays ρ
 /// - fsam: d = g − σ·m, m ← λ·m + (1−λ)·g (Li et al. 2024, Friendly SAM; the mean of earlier steps)
 /// - vasso: d = m ← (1−θ)·m + θ·g (Li & Giannakis 2023, eq. 5)
 /// where means start with the first gradient. Weights are working weights; the base of owned
@@ -79,7 +79,7 @@ class Ascent {
   kernels::Rounding rounding_;
   std::vector<at::Tensor> mean_;
   double unscale_ = 1;  // of d
-  at::Tensor along_;    // ⟨g, d⟩ of unscaled g and d, where d is no multiple of t²·g
+  at::Tensor along_;    // ⟨g, e⟩ times the norm over ρ, where that is not the norm's square
 };
 
 }  // namespace zerosharp

@@ -240,13 +240,14 @@ BlockSums perturb(const PerturbShard& shard, const PerturbStep& step, float scal
   return sums;
 }
 
-/// (t·g)² is g times the weighted g: its square root is exact enough for a norm, its sum in fp64.
+/// (t·g)² is g times the weighted g: its square root is exact enough for a norm, sums are fp64.
 template <class G, class W, bool kMagnitude, bool kPreconditioned>
 BlockSums sum_squares_weighted_of(const PerturbShard& shard, float shift, int64_t begin,
                                   int64_t end) {
   const G* __restrict grad = static_cast<const G*>(shard.grad);
   const float* __restrict v = shard.second_moment;
   DotSum products;
+  SquareSum squares;
   int64_t bad = 0;
   float base[kTile], plain[kTile], scaled[kTile];
   for (int64_t at = begin; at < end; at += kTile) {
@@ -262,8 +263,9 @@ BlockSums sum_squares_weighted_of(const PerturbShard& shard, float shift, int64_
     }
     bad += bad_here;
     products.add(plain, scaled, count);
+    squares.add(scaled, count);
   }
-  return {products.total(), static_cast<double>(bad), 0};
+  return {products.total(), static_cast<double>(bad), squares.total()};
 }
 
 BlockSums sum_squares_weighted(const PerturbShard& shard, Weighting weighting, float shift,

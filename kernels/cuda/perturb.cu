@@ -59,6 +59,7 @@ __global__ void __launch_bounds__(kThreads)
         weighted<kMagnitude, kPreconditioned>(g, base_of(shard, weight, i), second, shift);
     mine.v[0] += double{g} * double{scaled};
     mine.v[1] += (bits_of(g) & 0x7f800000u) == 0x7f800000u ? 1.0 : 0.0;
+    mine.v[2] += double{scaled} * double{scaled};
   }
   const Sums total = block_sum(mine);
   if (threadIdx.x == 0) {
@@ -110,7 +111,7 @@ void sum_squares_weighted(const PerturbShard& shard, Weighting weighting, float 
         <<<blocks, kThreads, 0, native(stream)>>>(shard, shift, workspace);
   });
   ZS_CUDA_CHECK(cudaGetLastError());
-  add_partials<<<1, kThreads, 0, native(stream)>>>(workspace, static_cast<int>(blocks), sums, 2);
+  add_partials<<<1, kThreads, 0, native(stream)>>>(workspace, static_cast<int>(blocks), sums, 3);
   ZS_CUDA_CHECK(cudaGetLastError());
 }
 
