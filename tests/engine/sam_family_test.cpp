@@ -415,5 +415,68 @@ TEST_P(SamFamily, RadiusSchedule) {
       {1, 2, 4}, [&](Engine& engine) { engine.sam()->set_rho_schedule(rho); });
 }
 
+// The first-order rise ⟨g, e⟩ that is reported is the one that happens, whatever the direction.
+TEST_P(SamFamily, TheLossRisesAsPromised) {
+  for (const auto variant :
+       {SamVariant::kSam, SamVariant::kAsam, SamVariant::kGsam, SamVariant::kFsam,
+        SamVariant::kVasso, SamVariant::kPreconditioned, SamVariant::kLookSam}) {
+    const bool needs_adam = variant == SamVariant::kPreconditioned;
+    if (needs_adam && GetParam().kind == OptimizerKind::kSgd) continue;
+    SCOPED_TRACE(sam_variant_name(variant));
+    Config c = config(variant);
+    c.sam.rho = 1e-3;
+    c.batch.accumulation_steps = 2;
+    train<QuarticModule>(
+        2, c, [] { return std::make_shared<QuarticModule>(); },
+        [](Engine& engine, QuarticModule& m, int rank) {
+          for (int64_t step = 0; step < 6; ++step) {
+            engine.train_batch([&](int64_t micro) { return m.loss(step, 2 * rank + micro); });
+            const StepOutcome& o = engine.report().outcome;
+            if (!o.perturbed) continue;
+            EXPECT_NE(o.expected_gap, 0);
+            EXPECT_NEAR((o.loss_perturbed - o.loss) / o.expected_gap, 1, 0.02);
+          }
+        });
+  }
+}
+
+TEST_P(SamFamily, ReportsNormsAndTheCosineOfBothGradients) {
+  for (const double fraction : {1.0, 0.5}) {
+    Config c = config();
+    c.sam.ascent_fraction = fraction;
+    c.sam.report_cosine = true;
+    c.batch.accumulation_steps = 2;
+    train<QuarticModule>(
+        2, c, [] { return std::make_shared<QuarticModule>(); },
+        [&](Engine& engine, QuarticModule& m, int rank) {
+          engine.train_batch([&](int64_t micro) { return m.loss(0, 2 * rank + micro); });
+          const Tensor g = fraction == 1 ? gradient(start(), 0) : gradient(start(), 0, {0, 2});
+          const Tensor sharp = gradient(start() + 0.3 * g / length(g), 0);
+          const StepOutcome& o = engine.report().outcome;
+          EXPECT_NEAR(o.ascent_norm, length(g).item<double>(), 1e-5);
+          EXPECT_NEAR(o.e_norm, 0.3, 1e-6);
+          EXPECT_NEAR(o.realised_norm, 0.3, 1e-6);
+          EXPECT_NEAR(o.moved, 1.0, 1e-12);
+          EXPECT_NEAR(o.grad_norm, length(sharp).item<double>(), 1e-5);
+          EXPECT_NEAR(o.cosine, (product(g, sharp) / length(g) / length(sharp)).item<double>(),
+                      1e-6);
+        });
+  }
+}
+
+// Clipping and the reported norm belong to the gradient that updates, not to a pass's.
+TEST_P(SamFamily, ClipsTheGradientThatUpdates) {
+  Config c = config(SamVariant::kGsam);
+  c.gradient_clipping = 2.0;
+  expect_follows(c, [] {
+    return [](const Tensor& w, int64_t step, const Base& base) {
+      const Tensor g = gradient(w, step);
+      const Tensor sharp = plain_sam()(w, step, base);
+      const Tensor update = sharp - 0.4 * (g - product(g, sharp) / product(sharp, sharp) * sharp);
+      return Tensor(update * at::clamp(2.0 / (length(update) + 1e-6), {}, 1.0));
+    };
+  });
+}
+
 }  // namespace
 }  // namespace zerosharp
