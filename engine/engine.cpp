@@ -268,6 +268,7 @@ FullParamsScope Engine::full_params(bool modify) {
 SplitStep Engine::begin_ascent() { return SplitStep(*this); }
 
 SplitStep::SplitStep(Engine& engine) : engine_(engine) {
+  if (engine.sam_) engine.sam_->check_has_parts();
   engine.start_boundary("begin_ascent");
   micro_batches_ = engine.config_.batch.accumulation_steps;
   if (engine.sam_) {

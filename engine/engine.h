@@ -97,7 +97,8 @@ class Engine {
   double train_batch(const LossClosure& closure);
   /// The same with a closure that is told which pass it serves.
   double train_batch(const PassClosure& closure);
-  /// The same in parts; collective where its calls say so.
+  /// The same in parts; collective where its calls say so. Throws ConfigError for sam.scope
+  /// "micro".
   SplitStep begin_ascent();
 
   /// DeepSpeed's loop without SAM, once a micro-batch: `loss = engine.forward<M>(x…);

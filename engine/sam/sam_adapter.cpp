@@ -64,7 +64,7 @@ const StepOutcome& SamAdapter::step(const PassClosure& closure, int64_t micro_ba
   if (!closure) step();
   PassFailure failure;
   try {
-    const int64_t first = begin_ascent(micro_batches, loss_scale);
+    const int64_t first = open_boundary(micro_batches, loss_scale);
     if (scratch_ && ascends_) {
       micro_step(failure, closure);
     } else {
@@ -100,7 +100,20 @@ SamAdapter::Descent SamAdapter::plan_descent() const noexcept {
   return Descent::kGradient;
 }
 
+void SamAdapter::check_has_parts() const {
+  if (!scratch_) return;
+  fail_config(
+      "sam.scope \"micro\" perturbs for each micro-batch anew, which a loop in parts "
+      "(begin_ascent, end_ascent, finish) cannot express; call engine.train_batch(closure), or "
+      "choose scope \"global\", \"local\" or \"group\"");
+}
+
 int64_t SamAdapter::begin_ascent(int64_t micro_batches, double loss_scale) {
+  check_has_parts();
+  return open_boundary(micro_batches, loss_scale);
+}
+
+int64_t SamAdapter::open_boundary(int64_t micro_batches, double loss_scale) {
   abandon();
   // A skipped step has not made the orthogonal part that its k − 1 successors want.
   if (std::exchange(kept_pending_, false)) kept_valid_ = base_.outcome().applied;

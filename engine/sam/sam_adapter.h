@@ -77,6 +77,9 @@ class SamAdapter {
 
   // The same in parts, for loops that cannot give a closure (see Engine::begin_ascent):
 
+  /// Throws ConfigError for scope micro: its passes alternate within the boundary, so it has no
+  /// parts.
+  void check_has_parts() const;
   /// Starts a boundary and its first pass. Returns the number of micro-batches the first pass takes
   /// (all of them where this step does not perturb).
   int64_t begin_ascent(int64_t micro_batches, double loss_scale = 1.0);
@@ -122,6 +125,7 @@ class SamAdapter {
     kReuse        ///< LookSAM with one
   };
 
+  int64_t open_boundary(int64_t micro_batches, double loss_scale);
   bool in_active_steps() const noexcept;
   Descent plan_descent() const noexcept;
   void reduce_ascent();

@@ -35,13 +35,14 @@ struct QuadraticModule : torch::nn::Module {
 };
 
 /// MLP23: Linear(4,3), ReLU, Linear(3,2) on 8 fixed rows X[i,j] = sin(4i+j), Y[i,k] = cos(2i+k).
+/// Of another width it has 7·width + 2 elements; from 64 elements on, ranks share them.
 struct Mlp23 : torch::nn::Module {
-  explicit Mlp23(int64_t seed = 0) {
+  explicit Mlp23(int64_t seed = 0, int64_t width = 3) {
     auto first = register_module("0", std::make_shared<torch::nn::Module>());
     auto second = register_module("2", std::make_shared<torch::nn::Module>());
-    w0 = first->register_parameter("weight", draw({3, 4}, seed, 1));
-    b0 = first->register_parameter("bias", draw({3}, seed, 2));
-    w2 = second->register_parameter("weight", draw({2, 3}, seed, 3));
+    w0 = first->register_parameter("weight", draw({width, 4}, seed, 1));
+    b0 = first->register_parameter("bias", draw({width}, seed, 2));
+    w2 = second->register_parameter("weight", draw({2, width}, seed, 3));
     b2 = second->register_parameter("bias", draw({2}, seed, 4));
   }
   at::Tensor forward(const at::Tensor& x) const {
