@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <exception>
 #include <set>
 
@@ -25,6 +26,7 @@ ParamGroup group_from(const OptimizerConfig& config) {
   group.nesterov = config.nesterov;
   group.decoupled_decay = config.decoupled_decay;
   group.lr_decay = config.lr_decay;
+  group.scheduled_decay = config.scheduled_decay;
   group.bias_correction = config.bias_correction;
   return group;
 }
@@ -96,6 +98,61 @@ void check_batch(const BatchConfig& batch) {
               "; load_config and parse_config set it");
 }
 
+/// Resolves what the configuration says in times, once the length of an epoch is known.
+RunClock clock_of(Config& config, const EngineOptions& options) {
+  RunClock clock;
+  TrainConfig& train = config.train;
+  clock.scale_schedule_ratio = train.scale_schedule_ratio;
+  clock.batches_per_epoch = options.batches_per_epoch;
+  clock.samples_per_batch = config.batch.train_batch_size;
+  clock.tokens_per_batch = config.batch.train_batch_size * options.tokens_per_sample;
+  if (!train.max_duration) {
+    if (train.steps > 0) {
+      clock.max_duration = Time{static_cast<double>(train.steps), TimeUnit::kBatch};
+    }
+    return clock;
+  }
+  clock.max_duration = scaled_duration(*train.max_duration, train.scale_schedule_ratio);
+  const Time end = clock.concrete("max_duration", *clock.max_duration);
+  train.steps = clock.first_batch_at(end);
+  return clock;
+}
+
+/// sam.start and sam.end in steps.
+void resolve_sam_times(SamConfig& sam, const RunClock& clock, int64_t total_steps) {
+  if (sam.start) sam.start_step = clock.first_batch_at(clock.concrete("sam.start", *sam.start));
+  if (!sam.end) return;
+  sam.end_step = clock.first_batch_at(clock.concrete("sam.end", *sam.end));
+  if (sam.end_step == 0 || (total_steps > 0 && sam.start_step >= sam.end_step)) {
+    fail_config("sam.end \"", time_text(*sam.end), "\" comes to step ", sam.end_step,
+                " and sam.start to step ", sam.start_step, ", so SAM would never be active");
+  }
+}
+
+std::optional<ComposerSchedule> composer_schedule(const Config& config, const RunClock& clock) {
+  if (!config.scheduler || config.scheduler->kind != ScheduleKind::kComposer) return std::nullopt;
+  return ComposerSchedule(config.scheduler->composer, clock, "scheduler.");
+}
+
+/// ρ by step; `groups` must outlive it.
+std::function<double(int64_t)> rho_schedule(const SamConfig& sam, const RunClock& clock,
+                                            const ParamGroups& groups) {
+  const RhoScheduleConfig& schedule = *sam.rho_scheduler;
+  const double rho = sam.rho;
+  if (!schedule.linear_in_lr) {
+    return [rho, shape = ComposerSchedule(schedule.schedule, clock, "sam.rho_scheduler.")](
+               int64_t step) { return rho * shape.multiplier(step); };
+  }
+  const double lr_max = schedule.lr_max.value_or(groups[0].initial_lr);
+  if (lr_max <= schedule.lr_min) {
+    fail_config("sam.rho_scheduler.lr_min ", schedule.lr_min, " must lie below lr_max, ", lr_max);
+  }
+  return [rho, schedule, lr_max, &groups](int64_t) {
+    const double share = (groups[0].lr - schedule.lr_min) / (lr_max - schedule.lr_min);
+    return std::max(0.0, schedule.rho_min + (rho - schedule.rho_min) * share);
+  };
+}
+
 }  // namespace
 
 Engine::Engine(std::shared_ptr<torch::nn::Module> module, const Config& config,
@@ -103,6 +160,9 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> module, const Config& config,
     : module_(std::move(module)), config_(config), comm_(communicator) {
   if (!module_) fail_shape("Engine: the module is null");
   check_batch(config.batch);
+  const RunClock clock = clock_of(config_, options);
+  std::optional<ComposerSchedule> composer = composer_schedule(config_, clock);
+  if (config_.sam.enabled) resolve_sam_times(config_.sam, clock, config_.train.steps);
   auto groups = groups_of(*module_, config, std::move(options.groups));
   const OptimizerOptions optimizer_options = options_from(config);
   if (options.foreign_optimizer) {
@@ -119,12 +179,16 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> module, const Config& config,
     context.buffers = module_->buffers();
     context.norm_parameters = norm_parameter_names(*module_);
     context.local_ranks = options.local_ranks;
-    context.total_steps = config.train.steps;
-    sam_ = std::make_unique<SamAdapter>(*optimizer_, config.sam, std::move(context));
+    context.total_steps = config_.train.steps;
+    sam_ = std::make_unique<SamAdapter>(*optimizer_, config_.sam, std::move(context));
+    if (config_.sam.rho_scheduler) {
+      sam_->set_rho_schedule(rho_schedule(config_.sam, clock, optimizer_->param_groups()));
+    }
   }
-  if (config.scheduler) {
-    const SchedulerConfig schedule = checked_schedule(*config.scheduler, config.train.steps);
-    scheduler_ = std::make_unique<LrScheduler>(optimizer_->param_groups(), schedule);
+  if (config_.scheduler) {
+    const SchedulerConfig schedule = checked_schedule(*config_.scheduler, config_.train.steps);
+    scheduler_ =
+        std::make_unique<LrScheduler>(optimizer_->param_groups(), schedule, std::move(composer));
   }
   optimizer_->set_before_update([this](int64_t applied) {
     if (scheduler_) scheduler_->update(applied);
@@ -169,6 +233,8 @@ void Engine::start_boundary(const char* call) {
   }
   ++steps_;
   micro_steps_ += config_.batch.accumulation_steps;
+  // ρ and the choice of passes may depend on the rate that this step will use.
+  if (scheduler_ && sam_) scheduler_->update(optimizer_->applied_steps());
 }
 
 void Engine::plain_step(const PassClosure& closure) {

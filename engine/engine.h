@@ -31,6 +31,10 @@ struct EngineOptions {
   /// Ranks of this machine, the groups of sam.scope "group" where sam.group_size is not set; 0:
   /// unknown (RankInfo::local_world_size).
   int local_ranks = 0;
+  /// Optimizer steps of an epoch, for times in epochs ("2ep"); 0: unknown, such times are refused.
+  int64_t batches_per_epoch = 0;
+  /// For times in tokens ("1e9tok"); 0: unknown, such times are refused.
+  int64_t tokens_per_sample = 0;
 };
 
 /// Figures of the last boundary; equal on all ranks.

@@ -112,6 +112,8 @@ SchedulerConfig checked_schedule(SchedulerConfig config, int64_t train_steps) {
         fail_config("scheduler.params.alpha_f must be at least 0, got ", config.alpha_f);
       }
       break;
+    case ScheduleKind::kComposer:  // ComposerSchedule checks it
+      break;
     case ScheduleKind::kWarmupDecayLR:
     case ScheduleKind::kWarmupCosineLR:
       if (config.total_num_steps == 0) config.total_num_steps = train_steps;
@@ -147,6 +149,8 @@ ScheduledValue scheduled_value(const SchedulerConfig& config, int64_t applied, d
     case ScheduleKind::kLinear:
     case ScheduleKind::kCosine:
       return {initial_lr * composer_multiplier(config, applied)};
+    case ScheduleKind::kComposer:
+      break;
     case ScheduleKind::kWarmupLR:
     case ScheduleKind::kWarmupDecayLR:
       return {warmup_lr(config, t, initial_lr)};

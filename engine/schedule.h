@@ -23,6 +23,7 @@ SchedulerConfig checked_schedule(SchedulerConfig config, int64_t train_steps);
 ///   α = t/w for t < w, then 1 | 1+(α_f−1)·min(1,x) | α_f+(1−α_f)(1+cos πx)/2.
 /// - WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle: DeepSpeed's formulas and its lag: update 0
 ///   uses the construction value, update n ≥ 1 uses its t = n−1.
+/// Schedules under scheduler.name are ComposerSchedule's; here they are constant.
 ScheduledValue scheduled_value(const SchedulerConfig& config, int64_t applied, double initial_lr);
 
 }  // namespace zerosharp

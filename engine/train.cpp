@@ -120,7 +120,7 @@ int train(const TrainArguments& arguments) {
   install_stop_signals();
   const RankInfo ranks = discover_ranks(environment_map(), arguments.ranks);
   const Config config = load_config(arguments.config, arguments.overrides, ranks.world_size);
-  if (config.train.steps < 1) {
+  if (config.train.steps < 1 && !config.train.max_duration) {
     fail_config(config.source, ": train.steps is missing; say how many optimizer steps to train");
   }
   const int threads = choose_threads(config, ranks);
@@ -143,6 +143,8 @@ int train(const TrainArguments& arguments) {
                      static_cast<uint64_t>(ranks.rank));
   EngineOptions options;
   options.local_ranks = ranks.local_world_size;
+  options.batches_per_epoch = data->num_train_samples() / config.batch.train_batch_size;
+  options.tokens_per_sample = data->tokens_per_sample();
   Engine engine(model, config, *communicator, std::move(options));
   if (ranks.rank == 0) print_header(engine, *data, *communicator, ranks, threads);
   Trainer trainer(engine, *model, *data, *communicator, std::move(metrics));

@@ -106,7 +106,8 @@ UpdateNumbers update_numbers(const OptimizerStep& s) {
   UpdateNumbers n;
   const bool decoupled = s.kind == OptimizerKind::kAdamW || s.kind == OptimizerKind::kLion ||
                          (s.kind == OptimizerKind::kSgd && s.decoupled_decay);
-  n.decay = decoupled ? static_cast<float>(1.0 - s.lr * s.weight_decay) : 1.0f;
+  const double decay_rate = std::isnan(s.decay_rate) ? s.lr : s.decay_rate;
+  n.decay = decoupled ? static_cast<float>(1.0 - decay_rate * s.weight_decay) : 1.0f;
   n.l2 = decoupled ? 0.0f : static_cast<float>(s.weight_decay);
   n.beta1 = static_cast<float>(s.beta1);
   n.one_minus_beta1 = static_cast<float>(1.0 - s.beta1);

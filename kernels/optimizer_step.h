@@ -2,6 +2,7 @@
 // and working weight.
 #pragma once
 #include <cstdint>
+#include <limits>
 
 #include "kernels/dtype.h"
 #include "kernels/stream.h"
@@ -25,6 +26,8 @@ struct OptimizerStep {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
+  /// Factor of weight_decay where decay is decoupled: w ← w·(1 − decay_rate·wd); NaN: lr.
+  double decay_rate = std::numeric_limits<double>::quiet_NaN();
   double momentum = 0;           ///< SGD
   double dampening = 0;          ///< SGD
   bool nesterov = false;         ///< SGD

@@ -29,6 +29,9 @@ kernels::OptimizerStep step_numbers(const ParamGroup& group, int64_t step,
   numbers.nesterov = group.nesterov;
   numbers.decoupled_decay = group.decoupled_decay;
   numbers.lr_decay = group.lr_decay;
+  if (group.scheduled_decay) {
+    numbers.decay_rate = group.initial_lr > 0 ? group.lr / group.initial_lr : 1.0;
+  }
   numbers.bias_correction = group.bias_correction;
   numbers.step = step;
   numbers.grad_scale = grad_scale;

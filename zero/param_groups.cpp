@@ -27,6 +27,14 @@ void check_numbers(const ParamGroup& group) {
   check(group, "weight_decay", group.weight_decay, kInfinity);
   check(group, "momentum", group.momentum, kInfinity);
   check(group, "lr_decay", group.lr_decay, kInfinity);
+  const bool couples = group.kind == kernels::OptimizerKind::kAdam ||
+                       group.kind == kernels::OptimizerKind::kAdagrad ||
+                       (group.kind == kernels::OptimizerKind::kSgd && !group.decoupled_decay);
+  if (group.scheduled_decay && couples) {
+    fail_config("parameter group ", group.name, ": scheduled_decay needs decoupled decay, which ",
+                kernels::optimizer_name(group.kind), " does not have here",
+                group.kind == kernels::OptimizerKind::kSgd ? "; set decoupled_decay" : "");
+  }
   if (!std::isfinite(group.dampening)) {
     fail_config("parameter group ", group.name, ": dampening must be finite, got ",
                 group.dampening);
@@ -40,8 +48,9 @@ std::string describe(const ParamGroup& group) {
        << " initial_lr " << group.initial_lr << " betas " << group.beta1 << " " << group.beta2
        << " eps " << group.eps << " weight_decay " << group.weight_decay << " momentum "
        << group.momentum << " dampening " << group.dampening << " nesterov " << group.nesterov
-       << " decoupled_decay " << group.decoupled_decay << " lr_decay " << group.lr_decay
-       << " bias_correction " << group.bias_correction;
+       << " decoupled_decay " << group.decoupled_decay << " scheduled_decay "
+       << group.scheduled_decay << " lr_decay " << group.lr_decay << " bias_correction "
+       << group.bias_correction;
   return text.str();
 }
 

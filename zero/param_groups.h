@@ -25,6 +25,9 @@ struct ParamGroup {
   double dampening = 0.0;
   bool nesterov = false;
   bool decoupled_decay = false;
+  /// Decoupled decay of lr/initial_lr · weight_decay (Composer's DecoupledAdamW, DecoupledSGDW and
+  /// DecoupledLionW; the quotient is 1 where initial_lr is 0) in place of lr · weight_decay.
+  bool scheduled_decay = false;
   double lr_decay = 0.0;
   bool bias_correction = true;
   std::vector<std::string> parameter_names;  ///< in layout order; tied names once

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "engine/config/batch.h"
+#include "engine/config/composer_section.h"
 #include "engine/config/key_values.h"
 #include "engine/config/resolved.h"
 #include "engine/config/sam_section.h"
@@ -27,8 +28,14 @@ DType dtype_named(const std::string& name) {
 }
 
 void read_precision(const KeyValues& v, Config& config, Complaints& complaints) {
-  const bool bf16 = v.boolean("bf16.enabled", v.boolean("bfloat16.enabled", false));
-  const bool fp16 = v.boolean("fp16.enabled", false);
+  const std::string composer = v.string("precision", "");
+  const bool bf16 =
+      v.boolean("bf16.enabled", v.boolean("bfloat16.enabled", composer == "amp_bf16"));
+  const bool fp16 = v.boolean("fp16.enabled", composer == "amp_fp16");
+  for (const char* key : {"bf16.enabled", "bfloat16.enabled", "fp16.enabled"}) {
+    if (!v.has("precision") || !v.has(key)) continue;
+    complaints.add(v.where(key), key, "and precision both choose the type; remove one");
+  }
   if (bf16 && fp16) {
     complaints.add(v.where("fp16.enabled"), "fp16.enabled",
                    "true, and bf16.enabled is true as well; enable one of the two");
@@ -45,6 +52,25 @@ void read_precision(const KeyValues& v, Config& config, Complaints& complaints) 
   }
   if (v.has("communication_data_type")) {
     config.communication_dtype = dtype_named(v.string("communication_data_type", ""));
+  }
+}
+
+/// Off in Composer's files unless asked for, as there.
+void read_clipping(KeyValues& v, Config& config, Complaints& complaints) {
+  const bool composer = speaks_composer(v);
+  config.gradient_clipping = v.number("gradient_clipping", composer ? 0.0 : 1.0);
+  const std::string type = "algorithms.gradient_clipping.clipping_type";
+  if (v.string(type, "norm") != "norm") {
+    complaints.add(v.where(type), type, v.text(type) + " clipping is not available; use \"norm\"");
+  }
+  if (v.was_written("algorithms.gradient_clipping") && !v.has("gradient_clipping")) {
+    complaints.add(config.source, "algorithms.gradient_clipping.clipping_threshold",
+                   "is missing; give the largest gradient norm");
+  }
+  if (composer && !v.has("gradient_clipping")) {
+    v.warn(config.source +
+           ": gradient_clipping is off, as in Composer where algorithms.gradient_clipping is not "
+           "set");
   }
 }
 
@@ -71,12 +97,26 @@ void read_zero(KeyValues& v, Config& config, Complaints& complaints) {
 struct NamedOptimizer {
   kernels::OptimizerKind kind;
   std::vector<std::string> keys;  // of optimizer.params that mean something to it
+  bool scheduled_decay = false;   // Composer's Decoupled…W, with their defaults
 };
+
+NamedOptimizer composer_optimizer_named(const std::string& type) {
+  using Kind = kernels::OptimizerKind;
+  const std::vector<std::string> adam = {"lr", "betas", "eps", "weight_decay"};
+  if (type.find("sgdw") != std::string::npos) {
+    return {Kind::kSgd, {"lr", "weight_decay", "momentum", "dampening", "nesterov"}, true};
+  }
+  if (type.find("lionw") != std::string::npos) {
+    return {Kind::kLion, {"lr", "betas", "weight_decay"}, true};
+  }
+  return {Kind::kAdamW, adam, true};
+}
 
 NamedOptimizer optimizer_named(const std::string& type, bool adam_w_mode) {
   using Kind = kernels::OptimizerKind;
   const std::vector<std::string> adam = {"lr",           "betas",           "eps",
                                          "weight_decay", "bias_correction", "adam_w_mode"};
+  if (type.rfind("decoupled", 0) == 0) return composer_optimizer_named(type);
   if (type == "sgd") {
     return {Kind::kSgd,
             {"lr", "weight_decay", "momentum", "dampening", "nesterov", "decoupled_decay"}};
@@ -85,6 +125,27 @@ NamedOptimizer optimizer_named(const std::string& type, bool adam_w_mode) {
   if (type == "adagrad") return {Kind::kAdagrad, {"lr", "eps", "weight_decay", "lr_decay"}};
   if (type == "adamw") return {Kind::kAdamW, adam};
   return {adam_w_mode ? Kind::kAdamW : Kind::kAdam, adam};
+}
+
+/// Composer's and LLM Foundry's defaults, and the SGD form whose rate has none.
+OptimizerConfig composer_defaults(const KeyValues& v, kernels::OptimizerKind kind,
+                                  Complaints& complaints) {
+  OptimizerConfig o;
+  o.scheduled_decay = true;
+  if (kind == kernels::OptimizerKind::kSgd) {
+    o.decoupled_decay = true;
+    if (!v.has("optimizer.params.lr")) {
+      complaints.add(v.where("optimizer.type"), "optimizer.lr",
+                     "is required by " + v.string("optimizer.type", "") + "; add it");
+    }
+  } else if (kind == kernels::OptimizerKind::kLion) {
+    o.lr = 1e-4;
+    o.beta2 = 0.99;
+  } else {
+    o.beta2 = 0.95;
+    o.weight_decay = 1e-5;
+  }
+  return o;
 }
 
 /// Which of AdamW and Adam with L2 a file means is easily mistaken; says so where it may be.
@@ -125,16 +186,17 @@ void read_optimizer(KeyValues& v, Config& config, Complaints& complaints) {
   v.check_used(p, "optimizer.type", type, named.keys);
   warn_about_decay(v, config.source, type);
   OptimizerConfig& o = config.optimizer;
+  if (named.scheduled_decay) o = composer_defaults(v, named.kind, complaints);
   o.kind = named.kind;
-  o.lr = v.number(p + "lr", type == "adagrad" ? 0.01 : 1e-3);
+  o.lr = v.number(p + "lr", type == "adagrad" ? 0.01 : o.lr);
   read_betas(v, o, complaints);
   o.eps = v.number(p + "eps", o.kind == kernels::OptimizerKind::kAdagrad ? 1e-10 : 1e-8);
-  o.weight_decay = v.number(p + "weight_decay", 0);
+  o.weight_decay = v.number(p + "weight_decay", o.weight_decay);
   o.bias_correction = v.boolean(p + "bias_correction", true);
   o.momentum = v.number(p + "momentum", 0);
   o.dampening = v.number(p + "dampening", 0);
   o.nesterov = v.boolean(p + "nesterov", false);
-  o.decoupled_decay = v.boolean(p + "decoupled_decay", false);
+  o.decoupled_decay = v.boolean(p + "decoupled_decay", o.decoupled_decay);
   o.lr_decay = v.number(p + "lr_decay", 0);
   if (o.nesterov && (o.momentum == 0 || o.dampening != 0)) {
     complaints.add(v.where(p + "nesterov"), p + "nesterov",
@@ -226,8 +288,9 @@ Config parse_config(const std::string& text, const std::string& source,
   KeyValues values(root, source, overrides, complaints);
   Config config;
   config.source = source;
-  config.gradient_clipping = values.number("gradient_clipping", 1.0);
+  read_clipping(values, config, complaints);
   read_run(values, config);
+  read_duration(values, config, complaints);
   read_precision(values, config, complaints);
   read_zero(values, config, complaints);
   read_optimizer(values, config, complaints);

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/config/composer_schedule_config.h"
+#include "engine/config/time_string.h"
 #include "kernels/dtype.h"
 #include "kernels/optimizer_step.h"
 #include "kernels/perturb.h"
@@ -33,6 +35,7 @@ struct OptimizerConfig {
   bool decoupled_decay = false;
   double lr_decay = 0.0;
   bool bias_correction = true;
+  bool scheduled_decay = false;  ///< Composer's Decoupled…W: decay of lr/initial_lr · weight_decay
 };
 
 enum class ScheduleKind : uint8_t {
@@ -42,7 +45,8 @@ enum class ScheduleKind : uint8_t {
   kWarmupLR,
   kWarmupDecayLR,
   kWarmupCosineLR,
-  kOneCycle
+  kOneCycle,
+  kComposer  ///< scheduler.name
 };
 
 /// Parameters of every schedule kind; a kind reads its own (engine/schedule.h says which).
@@ -73,6 +77,21 @@ struct SchedulerConfig {
   double cycle_min_mom = 0.8;
   double cycle_max_mom = 0.9;
   double decay_mom_rate = 0.0;
+  // Composer's
+  ComposerScheduleConfig composer;
+  /// lr_compat "composer": batch b trains with the value of batch max(0, b − 1).
+  bool composer_lag = false;
+};
+
+/// The section "sam.rho_scheduler": ρ of a step.
+struct RhoScheduleConfig {
+  /// GSAM (Zhuang et al. 2022, arXiv 2203.08065, section 4.3):
+  /// ρ = rho_min + (rho − rho_min)·(lr − lr_min)/(lr_max − lr_min).
+  bool linear_in_lr = false;
+  double rho_min = 0;
+  double lr_min = 0;
+  std::optional<double> lr_max;     ///< empty: initial lr of group 0
+  ComposerScheduleConfig schedule;  ///< else ρ = rho·α
 };
 
 /// Whose gradient the perturbation follows.
@@ -120,13 +139,17 @@ struct SamConfig {
   std::vector<std::string> params;  ///< "norm" or regular expressions; empty: all parameters
   int64_t start_step = 0;           ///< first step (from 0) that may perturb
   int64_t end_step = 0;             ///< first step that no longer does; 0: none
-  bool report_cosine = false;       ///< cos(g, g₂); keeps one more fp32 shard
-  double eta = 0.01;                ///< ASAM: t = |w| + eta
-  double alpha = 0.4;               ///< GSAM, LookSAM: weight of the orthogonal part
-  double sigma = 1.0;               ///< F-SAM: share of the mean gradient that is taken out
-  double decay = 0.9;               ///< F-SAM's λ and AE-SAM's δ: decay of the means
-  double theta = 0.4;               ///< VaSSO: weight of the new gradient in the mean
-  double delta = 1e-8;              ///< preconditioned: added to √v
+  std::optional<Time> start;        ///< sets start_step once the clock of the run is known
+  std::optional<Time> end;          ///< … and end_step
+  bool skip_when_lr_zero = false;   ///< one pass where every group's lr is 0
+  std::optional<RhoScheduleConfig> rho_scheduler;
+  bool report_cosine = false;    ///< cos(g, g₂); keeps one more fp32 shard
+  double eta = 0.01;             ///< ASAM: t = |w| + eta
+  double alpha = 0.4;            ///< GSAM, LookSAM: weight of the orthogonal part
+  double sigma = 1.0;            ///< F-SAM: share of the mean gradient that is taken out
+  double decay = 0.9;            ///< F-SAM's λ and AE-SAM's δ: decay of the means
+  double theta = 0.4;            ///< VaSSO: weight of the new gradient in the mean
+  double delta = 1e-8;           ///< preconditioned: added to √v
   double threshold_start = 1.0;  ///< AE-SAM: standard deviations above the mean that ‖g‖² …
   double threshold_end = -1.0;   ///< … must reach, linear over train.steps
   int64_t k = 5;                 ///< LookSAM: two passes every k-th step
@@ -168,7 +191,9 @@ struct DataConfig {
 };
 
 struct TrainConfig {
-  int64_t steps = 0;
+  int64_t steps = 0;                 ///< 0: from max_duration, by the engine
+  std::optional<Time> max_duration;  ///< of the run, before scale_schedule_ratio
+  double scale_schedule_ratio = 1;
   int64_t seed = 0;
   int64_t eval_interval = 0;    ///< 0: only at the end
   int64_t eval_batches = 16;    ///< micro-batches a rank per evaluation

@@ -12,6 +12,9 @@ std::vector<KeySpec> honoured_keys();
 /// Those of the section "sam"; part of honoured_keys().
 std::vector<KeySpec> sam_keys();
 
+/// Composer's and LLM Foundry's: schedules, times and other names for the same things.
+std::vector<KeySpec> composer_keys();
+
 /// The keys DeepSpeed knows and this library does not need (a warning) or refuses (an error).
 std::vector<KeySpec> deepspeed_keys();
 

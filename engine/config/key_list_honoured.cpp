@@ -65,8 +65,12 @@ Keys zero_keys() {
 Keys optimizer_keys() {
   return {
       {"optimizer", T::kSection, "", "the update rule"},
-      choice("optimizer.type", "\"AdamW\"", "AdamW|Adam|FusedAdam|SGD|Lion|FusedLion|Adagrad",
-             "update rule; \"Adam\" means AdamW unless adam_w_mode is false"),
+      choice(
+          "optimizer.type", "\"AdamW\"",
+          "AdamW|Adam|FusedAdam|SGD|Lion|FusedLion|Adagrad|decoupled_adamw|decoupled_sgdw|"
+          "decoupled_lionw|DecoupledAdamW|DecoupledSGDW|DecoupledLionW",
+          "update rule; \"Adam\" means AdamW unless adam_w_mode is false; decoupled_…: Composer's, "
+          "whose decay is lr/initial_lr · weight_decay"),
       {"optimizer.params", T::kSection, "", "its parameters"},
       {"optimizer.params.lr", T::kNumber, "0.001", "learning rate (Adagrad: 0.01)", 0},
       {"optimizer.params.betas", T::kNumbers, "[0.9, 0.999]",

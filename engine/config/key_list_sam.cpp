@@ -37,6 +37,9 @@ Keys protocol_keys() {
        "what is perturbed: \"norm\" or regular expressions for names; default: all"},
       {"sam.start_step", T::kInteger, "0", "first step, from 0, that may perturb", 0},
       {"sam.end_step", T::kInteger, "0", "first step that no longer does; 0: none", 0},
+      {"sam.start", T::kTime, "", "the same as a time, \"0.75dur\""},
+      {"sam.end", T::kTime, "", "… and the end"},
+      {"sam.skip_when_lr_zero", T::kBool, "false", "one pass where every group's lr is 0"},
       {"sam.report_cosine", T::kBool, "false",
        "report cos(g, g₂); keeps one more fp32 shard (global)"},
   };

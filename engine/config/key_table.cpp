@@ -12,8 +12,9 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 
 std::vector<KeySpec> build_table() {
   std::vector<KeySpec> table = honoured_keys();
-  const std::vector<KeySpec> others = deepspeed_keys();
-  table.insert(table.end(), others.begin(), others.end());
+  for (const std::vector<KeySpec>& more : {composer_keys(), deepspeed_keys()}) {
+    table.insert(table.end(), more.begin(), more.end());
+  }
   return table;
 }
 
@@ -89,7 +90,7 @@ std::string describe_keys() {
     text << "  " << key.path;
     if (!key.fallback.empty()) text << " = " << key.fallback;
     text << "  " << key.meaning;
-    if (!key.choices.empty()) text << " [" << key.choices << "]";
+    if (key.type == KeyType::kChoice) text << " [" << key.choices << "]";
     if (key.least > -kInf && key.most < kInf) {
       text << " [" << key.least << " … " << key.most << "]";
     } else if (key.least > -kInf) {

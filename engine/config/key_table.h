@@ -17,11 +17,14 @@ enum class KeyType {
   kNumbers,   ///< array of numbers
   kIntegers,  ///< array of integers
   kStrings,   ///< a string or an array of strings
+  kTime,      ///< a time string; `choices` is the unit of a bare number, if one may stand
+  kTimes,     ///< array of time strings
   kAny        ///< anything; not looked into
 };
 
 enum class KeyEffect {
   kHonoured,
+  kAlias,     ///< another name of the honoured key that `meaning` names
   kNoEffect,  ///< known to DeepSpeed; one warning with the reason
   kRefused  ///< an error with the reason, unless the value is `neutral` or the section is disabled
 };

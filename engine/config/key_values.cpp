@@ -56,6 +56,27 @@ bool has_choice(const KeySpec& key, const std::string& name) {
                      [&](const std::string& choice) { return lower(choice) == lower(name); });
 }
 
+/// A time becomes a string with a unit.
+std::string time_mismatch(JsonNode& node, const KeySpec& key) {
+  const bool bare = is_number(node) && !key.choices.empty();
+  if (!bare && node.kind != Kind::kString) {
+    return "must be a time with a unit, such as \"100ba\", \"2ep\" or \"0.1dur\"";
+  }
+  std::string text = node.kind == Kind::kString ? node.string : node.literal;
+  if (!text.empty() && !key.choices.empty() &&
+      std::isdigit(static_cast<unsigned char>(text.back()))) {
+    text += key.choices;
+  }
+  try {
+    parse_time(text);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  node.kind = Kind::kString;
+  node.string = text;
+  return "";
+}
+
 /// Empty if `node` fits `key`; else what it should be.
 std::string mismatch(JsonNode& node, const KeySpec& key) {
   const auto in_range = [&](double value) {
@@ -94,6 +115,15 @@ std::string mismatch(JsonNode& node, const KeySpec& key) {
       }
       for (const JsonNode& item : node.items) {
         if (item.kind != Kind::kString) return "must be a string or an array of strings";
+      }
+      return "";
+    case KeyType::kTime:
+      return time_mismatch(node, key);
+    case KeyType::kTimes:
+      if (node.kind != Kind::kArray || node.items.empty()) return "must be an array of times";
+      for (JsonNode& item : node.items) {
+        const std::string wrong = time_mismatch(item, key);
+        if (!wrong.empty()) return wrong;
       }
       return "";
     case KeyType::kSection:
@@ -172,6 +202,7 @@ void KeyValues::visit(const JsonNode& node, const std::string& path) {
 }
 
 void KeyValues::visit_known(const JsonNode& node, const std::string& path, const KeySpec& key) {
+  if (key.effect == KeyEffect::kAlias) return visit_alias(node, path, std::string(key.meaning));
   if (key.type == KeyType::kSection) return visit_section(node, path);
   if (key.effect == KeyEffect::kRefused) {
     if (!is_neutral(node, key)) {
@@ -193,7 +224,23 @@ void KeyValues::visit_known(const JsonNode& node, const std::string& path, const
   }
 }
 
+/// Another name sets the key it stands for, unless the same source has set that already.
+void KeyValues::visit_alias(const JsonNode& node, const std::string& path,
+                            const std::string& target) {
+  const auto other = values_.find(target);
+  if (other != values_.end() && !in_override_) {
+    complaints_.add(place(node), path,
+                    "is another name for " + target + ", which is set at " + other->second.where +
+                        "; remove one");
+    return;
+  }
+  written_.insert(path);
+  visit(node, target);
+  alias_of_[target] = path;
+}
+
 void KeyValues::visit_section(const JsonNode& node, const std::string& path) {
+  written_.insert(path);
   if (node.kind == Kind::kObject) return walk(node, path);
   if (node.kind == Kind::kNull) return erase_section(path);
   if (path == "zero_optimization" && node.kind == Kind::kBool) {
@@ -210,12 +257,18 @@ void KeyValues::visit_section(const JsonNode& node, const std::string& path) {
 }
 
 void KeyValues::erase_section(const std::string& path) {
+  written_.erase(path);
   const auto below = [&](const auto& entry) { return entry.rfind(path + ".", 0) == 0; };
   std::erase_if(values_, [&](const auto& entry) { return below(entry.first); });
   std::erase_if(unresolved_, below);
 }
 
 void KeyValues::take(JsonNode node, const std::string& path, const KeySpec& key) {
+  const auto alias = alias_of_.find(path);
+  if (alias != alias_of_.end() && !in_override_) {
+    complaints_.add(place(node), path, "is set by " + alias->second + " already; remove one");
+    return;
+  }
   if (key.type == KeyType::kBool) read_loose_bool(node, path);
   const std::string wrong = mismatch(node, key);
   if (!wrong.empty()) {
@@ -254,7 +307,8 @@ void KeyValues::override_with(const std::string& assignment) {
     JsonNode node = read_json_value(text);
     const KeySpec* key = find_key(path);
     const bool is_text =
-        key != nullptr && (key->type == KeyType::kString || key->type == KeyType::kStrings);
+        key != nullptr && (key->type == KeyType::kString || key->type == KeyType::kStrings ||
+                           key->type == KeyType::kTime);
     if (is_text && node.kind != Kind::kString && node.kind != Kind::kArray &&
         node.kind != Kind::kNull) {
       node = {};
@@ -371,6 +425,19 @@ std::vector<double> KeyValues::numbers(const std::string& path) const {
   std::vector<double> values;
   if (const JsonNode* node = find(path)) {
     for (const JsonNode& item : node->items) values.push_back(item.number);
+  }
+  return values;
+}
+
+Time KeyValues::time(const std::string& path, const Time& fallback) const {
+  const JsonNode* node = find(path);
+  return node == nullptr ? fallback : parse_time(node->string);
+}
+
+std::vector<Time> KeyValues::times(const std::string& path) const {
+  std::vector<Time> values;
+  if (const JsonNode* node = find(path)) {
+    for (const JsonNode& item : node->items) values.push_back(parse_time(item.string));
   }
   return values;
 }

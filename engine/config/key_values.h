@@ -7,6 +7,7 @@
 
 #include "engine/config/json_reader.h"
 #include "engine/config/key_table.h"
+#include "engine/config/time_string.h"
 
 namespace zerosharp {
 
@@ -32,6 +33,8 @@ class KeyValues {
             const std::vector<std::string>& overrides, Complaints& complaints);
 
   bool has(const std::string& path) const { return values_.count(path) != 0; }
+  /// Whether `path` itself was written, be it an alias or a section.
+  bool was_written(const std::string& path) const { return written_.count(path) != 0; }
   /// True if any key below `section` is set.
   bool has_section(const std::string& section) const;
   bool boolean(const std::string& path, bool fallback) const;
@@ -41,6 +44,8 @@ class KeyValues {
                      const std::string& fallback) const;  ///< choices: lower case
   std::vector<double> numbers(const std::string& path) const;
   std::vector<std::string> strings(const std::string& path) const;
+  Time time(const std::string& path, const Time& fallback) const;
+  std::vector<Time> times(const std::string& path) const;
 
   /// The set value as JSON for messages; empty if `path` is not set.
   std::string text(const std::string& path) const;
@@ -65,6 +70,7 @@ class KeyValues {
   void walk(const JsonNode& object, const std::string& prefix);
   void visit(const JsonNode& node, const std::string& path);
   void visit_known(const JsonNode& node, const std::string& path, const KeySpec& key);
+  void visit_alias(const JsonNode& node, const std::string& path, const std::string& target);
   void visit_section(const JsonNode& node, const std::string& path);
   void erase_section(const std::string& path);
   void take(JsonNode node, const std::string& path, const KeySpec& key);
@@ -81,6 +87,8 @@ class KeyValues {
   std::map<std::string, Entry> values_;
   std::vector<std::string> warnings_;
   std::map<std::string_view, std::set<std::string>> ignored_;  // reason → paths
+  std::map<std::string, std::string> alias_of_;                // target → the alias that set it
+  std::set<std::string> written_;                              // aliases and sections
   std::set<std::string> unresolved_;                           // "auto"
   bool in_override_ = false;
 };

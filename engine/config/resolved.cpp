@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/config/composer_section.h"
 #include "engine/config/sam_section.h"
 
 namespace zerosharp {
@@ -39,6 +40,13 @@ Json optimizer_json(const OptimizerConfig& o) {
       params["eps"] = o.eps;
       params["lr_decay"] = o.lr_decay;
       break;
+  }
+  if (o.scheduled_decay) {
+    type = o.kind == Kind::kAdamW ? "decoupled_adamw"
+           : o.kind == Kind::kSgd ? "decoupled_sgdw"
+                                  : "decoupled_lionw";
+    params.erase("bias_correction");
+    params.erase("decoupled_decay");
   }
   return {{"type", type}, {"params", params}};
 }
@@ -90,6 +98,8 @@ Json scheduler_json(const SchedulerConfig& s) {
       return {{"type", "WarmupCosineLR"}, {"params", warmup}};
     case ScheduleKind::kOneCycle:
       return {{"type", "OneCycle"}, {"params", one_cycle_json(s)}};
+    case ScheduleKind::kComposer:
+      return composer_schedule_json(s.composer);
   }
   return {};
 }
@@ -120,6 +130,13 @@ void add_coefficients(const SamConfig& s, Json& json) {
   }
 }
 
+Json rho_scheduler_json(const RhoScheduleConfig& s) {
+  if (!s.linear_in_lr) return composer_schedule_json(s.schedule);
+  Json json = {{"name", "linear_in_lr"}, {"rho_min", s.rho_min}, {"lr_min", s.lr_min}};
+  if (s.lr_max) json["lr_max"] = *s.lr_max;
+  return json;
+}
+
 Json sam_json(const SamConfig& s) {
   Json json = {{"enabled", s.enabled},
                {"rho", s.rho},
@@ -134,6 +151,16 @@ Json sam_json(const SamConfig& s) {
                {"start_step", s.start_step},
                {"end_step", s.end_step},
                {"report_cosine", s.report_cosine}};
+  if (s.start) {
+    json.erase("start_step");
+    json["start"] = time_text(*s.start);
+  }
+  if (s.end) {
+    json.erase("end_step");
+    json["end"] = time_text(*s.end);
+  }
+  if (s.skip_when_lr_zero) json["skip_when_lr_zero"] = true;
+  if (s.rho_scheduler) json["rho_scheduler"] = rho_scheduler_json(*s.rho_scheduler);
   if (s.scope == SamScope::kGroup && s.group_size > 0) json["group_size"] = s.group_size;
   if (!s.params.empty()) json["params"] = s.params;
   add_coefficients(s, json);
@@ -188,7 +215,10 @@ std::string resolved_json(const Config& config) {
       {"stage", config.zero_stage},
       {"offload_optimizer", {{"device", config.offload_optimizer_device}}}};
   json["optimizer"] = optimizer_json(config.optimizer);
-  if (config.scheduler) json["scheduler"] = scheduler_json(*config.scheduler);
+  if (config.scheduler) {
+    json["scheduler"] = scheduler_json(*config.scheduler);
+    if (config.scheduler->composer_lag) json["scheduler"]["lr_compat"] = "composer";
+  }
   json["sam"] = sam_json(config.sam);
   json["model"] = model_json(config.model);
   json["data"] = {{"type", config.data.type},
@@ -197,6 +227,10 @@ std::string resolved_json(const Config& config) {
                   {"shuffle", config.data.shuffle}};
   if (!config.data.paths.empty()) json["data"]["path"] = config.data.paths;
   json["train"] = train_json(config.train);
+  if (config.train.max_duration) {
+    json["max_duration"] = time_text(*config.train.max_duration);
+    json["scale_schedule_ratio"] = config.train.scale_schedule_ratio;
+  }
   // Paths are whatever bytes the command line held; a file of the run must still be valid UTF-8.
   return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "engine/config/composer_section.h"
+
 namespace zerosharp {
 namespace {
 
@@ -58,6 +60,44 @@ void check_coefficients(const KeyValues& v, SamVariant variant, Complaints& comp
   }
 }
 
+void read_times(const KeyValues& v, SamConfig& s, Complaints& complaints) {
+  const auto read = [&](const std::string& path, const std::string& steps,
+                        std::optional<Time>& to) {
+    if (!v.has(path)) return;
+    to = v.time(path, {});
+    if (v.has(steps)) {
+      complaints.add(v.where(path), path, "and " + steps + " say the same; remove one");
+    }
+  };
+  read("sam.start", "sam.start_step", s.start);
+  read("sam.end", "sam.end_step", s.end);
+}
+
+std::optional<RhoScheduleConfig> read_rho_scheduler(KeyValues& v, Complaints& complaints) {
+  const std::string p = "sam.rho_scheduler.";
+  if (!v.has_section("sam.rho_scheduler")) return std::nullopt;
+  RhoScheduleConfig s;
+  if (!v.has(p + "name")) {
+    complaints.add(v.where("sam.rho_scheduler"), p + "name",
+                   "is missing; name the schedule of rho, for example \"linear_in_lr\"");
+    return std::nullopt;
+  }
+  s.linear_in_lr = v.string(p + "name", "") == "linear_in_lr";
+  if (!s.linear_in_lr) {
+    s.schedule = read_composer_schedule(v, p, {}, complaints);
+    return s;
+  }
+  v.check_used(p, p + "name", "linear_in_lr", {"rho_min", "lr_min", "lr_max"});
+  s.rho_min = v.number(p + "rho_min", 0);
+  s.lr_min = v.number(p + "lr_min", 0);
+  if (v.has(p + "lr_max")) s.lr_max = v.number(p + "lr_max", 0);
+  if (s.lr_max && *s.lr_max <= s.lr_min) {
+    complaints.add(v.where(p + "lr_max"), p + "lr_max",
+                   "must lie above lr_min, got " + v.text(p + "lr_max"));
+  }
+  return s;
+}
+
 }  // namespace
 
 const char* sam_variant_name(SamVariant variant) noexcept {
@@ -70,7 +110,7 @@ const char* sam_rounding_name(SamRounding rounding) noexcept {
 
 SamConfig read_sam(KeyValues& v, Complaints& complaints) {
   SamConfig s;
-  s.enabled = v.boolean("sam.enabled", s.enabled);
+  s.enabled = v.boolean("sam.enabled", v.was_written("algorithms.sam"));
   s.rho = v.number("sam.rho", s.rho);
   s.epsilon = v.number("sam.epsilon", s.epsilon);
   s.interval = v.integer("sam.interval", s.interval);
@@ -84,6 +124,9 @@ SamConfig read_sam(KeyValues& v, Complaints& complaints) {
   s.params = v.strings("sam.params");
   s.start_step = v.integer("sam.start_step", s.start_step);
   s.end_step = v.integer("sam.end_step", s.end_step);
+  read_times(v, s, complaints);
+  s.skip_when_lr_zero = v.boolean("sam.skip_when_lr_zero", s.skip_when_lr_zero);
+  s.rho_scheduler = read_rho_scheduler(v, complaints);
   s.report_cosine = v.boolean("sam.report_cosine", s.report_cosine);
   s.eta = v.number("sam.eta", s.eta);
   s.alpha = v.number("sam.alpha", s.variant == SamVariant::kLookSam ? 0.7 : s.alpha);

@@ -2,6 +2,7 @@
 
 #include <sstream>
 
+#include "engine/config/composer_section.h"
 #include "engine/schedule.h"
 #include "kernels/error.h"
 
@@ -34,6 +35,8 @@ std::vector<std::string> keys_of(ScheduleKind kind) {
     case ScheduleKind::kWarmupCosineLR:
       return {"warmup_min_ratio", "warmup_num_steps", "warmup_type", "total_num_steps",
               "cos_min_ratio"};
+    case ScheduleKind::kComposer:
+      break;
     case ScheduleKind::kOneCycle:
       return {"cycle_min_lr",           "cycle_max_lr",
               "decay_lr_rate",          "cycle_first_step_size",
@@ -103,18 +106,51 @@ void warn_about_schedule(KeyValues& v, const SchedulerConfig& s, double lr) {
   }
 }
 
+/// Settings that only go with scheduler.name.
+void refuse_composer_keys(const KeyValues& v, const SchedulerConfig& s, Complaints& complaints) {
+  for (const KeySpec& key : key_table()) {
+    const std::string path(key.path);
+    const bool direct = path.rfind("scheduler.", 0) == 0 && path.find('.', 10) == std::string::npos;
+    if (!direct || !v.has(path) || path == "scheduler.type" || path == "scheduler.lr_compat") {
+      continue;
+    }
+    complaints.add(v.where(path), path,
+                   "goes with scheduler.name; beside scheduler.type the settings are in "
+                   "scheduler.params");
+  }
+  const bool ramp = s.kind == ScheduleKind::kConstant || s.kind == ScheduleKind::kLinear ||
+                    s.kind == ScheduleKind::kCosine;
+  if (s.composer_lag && !ramp) {
+    complaints.add(v.where("scheduler.lr_compat"), "scheduler.lr_compat",
+                   "\"composer\" goes with Composer's schedules; " + v.text("scheduler.type") +
+                       " steps as DeepSpeed does");
+  }
+}
+
+/// Composer's form: scheduler.name with its settings beside it.
+SchedulerConfig read_composer_form(KeyValues& v, Complaints& complaints) {
+  SchedulerConfig s;
+  s.kind = ScheduleKind::kComposer;
+  s.composer = read_composer_schedule(v, "scheduler.", {"lr_compat"}, complaints);
+  s.composer_lag = v.string("scheduler.lr_compat", "exact") == "composer";
+  return s;
+}
+
 }  // namespace
 
 std::optional<SchedulerConfig> read_scheduler(KeyValues& v, const Config& config,
                                               Complaints& complaints) {
   if (!v.has_section("scheduler")) return std::nullopt;
+  if (v.has("scheduler.name")) return read_composer_form(v, complaints);
   if (!v.has("scheduler.type")) {
     complaints.add(config.source, "scheduler.type",
                    "is missing; name the schedule, for example \"cosine\"");
     return std::nullopt;
   }
   const std::string p = "scheduler.params.";
-  const SchedulerConfig s = read_schedule(v);
+  SchedulerConfig s = read_schedule(v);
+  s.composer_lag = v.string("scheduler.lr_compat", "exact") == "composer";
+  refuse_composer_keys(v, s, complaints);
   v.check_used(p, "scheduler.type", v.string("scheduler.type", ""), keys_of(s.kind));
   if (s.kind == ScheduleKind::kOneCycle) {
     for (const char* key : {"cycle_min_lr", "cycle_max_lr"}) {

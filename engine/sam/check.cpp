@@ -129,6 +129,20 @@ std::optional<std::string> radius_warning(const SamConfig& config, DType working
   return text.str();
 }
 
+std::optional<std::string> never_active_warning(const SamConfig& c, int64_t total_steps) {
+  if (total_steps == 0) return std::nullopt;
+  // interval k perturbs in steps k − 1, 2k − 1, …, from 0.
+  const int64_t first = (c.start_step + c.interval) / c.interval * c.interval - 1;
+  const int64_t end = c.end_step == 0 ? total_steps : std::min(c.end_step, total_steps);
+  if (first < end) return std::nullopt;
+  std::ostringstream text;
+  text << "SAM is never active: its first perturbed step would be number " << first
+       << " (from 0; sam.start_step " << c.start_step << ", sam.interval " << c.interval
+       << "), but " << (end < total_steps ? "sam.end_step is " : "the run has only ") << end
+       << (end < total_steps ? "" : " steps");
+  return text.str();
+}
+
 std::string inactive_warning(const StepOutcome& outcome) {
   std::ostringstream text;
   text

@@ -29,6 +29,9 @@ double sam_threshold(const SamConfig& config, int64_t step, int64_t total) noexc
 std::optional<std::string> radius_warning(const SamConfig& config, DType working,
                                           const WeightSurvey& survey);
 
+/// A run of `total_steps` (0: unknown) that ends before its first perturbed step.
+std::optional<std::string> never_active_warning(const SamConfig& config, int64_t total_steps);
+
 /// The loss does not rise along e.
 std::string inactive_warning(const StepOutcome& outcome);
 

@@ -49,6 +49,9 @@ SamAdapter::SamAdapter(Bf16Optimizer& base, const SamConfig& config, SamContext 
   if (const auto warning = radius_warning(config_, base_.options().working, ascent_->survey())) {
     warnings_.push_back(*warning);
   }
+  if (const auto warning = never_active_warning(config_, context_.total_steps)) {
+    warnings_.push_back(*warning);
+  }
 }
 
 SamAdapter::~SamAdapter() = default;
@@ -80,12 +83,18 @@ const StepOutcome& SamAdapter::step(const PassClosure& closure, int64_t micro_ba
   return base_.outcome();
 }
 
+bool SamAdapter::rests() const noexcept {
+  const ParamGroups& groups = base_.param_groups();
+  return config_.skip_when_lr_zero &&
+         std::all_of(groups.begin(), groups.end(), [](const auto& g) { return g.lr == 0; });
+}
+
 bool SamAdapter::in_active_steps() const noexcept {
   return steps_ >= config_.start_step && (config_.end_step == 0 || steps_ < config_.end_step);
 }
 
 bool SamAdapter::next_step_perturbs() const noexcept {
-  if (momentum_ || !in_active_steps()) return false;
+  if (momentum_ || !in_active_steps() || rests()) return false;
   if (config_.variant == SamVariant::kLookSam) return steps_ % config_.k == 0 || !kept_valid_;
   return (steps_ + 1) % config_.interval == 0;
 }
@@ -94,7 +103,7 @@ double SamAdapter::rho() const { return rho_schedule_ ? rho_schedule_(steps_) : 
 
 SamAdapter::Descent SamAdapter::plan_descent() const noexcept {
   if (config_.variant == SamVariant::kGsam && ascends_) return Descent::kOrthogonal;
-  if (config_.variant == SamVariant::kLookSam && in_active_steps()) {
+  if (config_.variant == SamVariant::kLookSam && in_active_steps() && !rests()) {
     return ascends_ ? Descent::kKeep : Descent::kReuse;
   }
   return Descent::kGradient;

@@ -126,6 +126,7 @@ class SamAdapter {
   };
 
   int64_t open_boundary(int64_t micro_batches, double loss_scale);
+  bool rests() const noexcept;
   bool in_active_steps() const noexcept;
   Descent plan_descent() const noexcept;
   void reduce_ascent();
