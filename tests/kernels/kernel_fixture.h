@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -190,6 +191,24 @@ inline std::vector<float> stored(DType dtype, const std::vector<float>& values) 
   return buffer.values();
 }
 
+/// Equal bits, signs of zero included; NaNs may differ in payload, which no format promises to
+/// keep.
+inline bool same_numbers(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(a[i]) && std::isnan(b[i])) continue;
+    if (kernels::bits_of(a[i]) != kernels::bits_of(b[i])) return false;
+  }
+  return true;
+}
+
+/// Largest relative error of one rounding to `dtype`, and the largest absolute one below its normal
+/// range.
+inline double unit_of(DType dtype) {
+  return dtype == DType::kF32 ? 0x1p-24 : dtype == DType::kBF16 ? 0x1p-8 : 0x1p-11;
+}
+inline double least_unit_of(DType dtype) { return dtype == DType::kF16 ? 0x1p-25 : 0x1p-134; }
+
 /// Every test of a kernel runs in both places.
 class BothPlaces : public ::testing::TestWithParam<Place> {
  protected:
@@ -198,6 +217,19 @@ class BothPlaces : public ::testing::TestWithParam<Place> {
   }
   Place place() const { return GetParam(); }
   Stream stream() const { return stream_of(GetParam()); }
+};
+
+/// … and a reduction with scratch memory there.
+class WithWorkspace : public BothPlaces {
+ protected:
+  void SetUp() override {
+    BothPlaces::SetUp();
+    if (!IsSkipped()) scratch_ = std::make_unique<Doubles>(place(), kernels::kReductionWorkspace);
+  }
+  double* workspace() { return scratch_->data(); }
+
+ private:
+  std::unique_ptr<Doubles> scratch_;
 };
 
 inline std::string place_name(const ::testing::TestParamInfo<Place>& info) {

@@ -9,28 +9,7 @@ namespace {
 
 using namespace zerosharp::testing;
 
-/// Equal bits, signs of zero included; NaNs may differ in payload, which no format promises to
-/// keep.
-bool same_numbers(const std::vector<float>& a, const std::vector<float>& b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (std::isnan(a[i]) && std::isnan(b[i])) continue;
-    if (bits_of(a[i]) != bits_of(b[i])) return false;
-  }
-  return true;
-}
-
-class Kernels : public BothPlaces {
- protected:
-  void SetUp() override {
-    BothPlaces::SetUp();
-    if (!IsSkipped()) scratch_ = std::make_unique<Doubles>(place(), kReductionWorkspace);
-  }
-  double* workspace() { return scratch_->data(); }
-
- private:
-  std::unique_ptr<Doubles> scratch_;
-};
+class Kernels : public WithWorkspace {};
 INSTANTIATE_TEST_SUITE_P(Places, Kernels, ::testing::Values(Place::kCpu, Place::kCuda), place_name);
 
 // Squares of fp32 are exact in fp64 (48 bits); n additions err by at most n · 2^-53 relative.
