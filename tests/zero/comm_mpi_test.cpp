@@ -118,12 +118,76 @@ void disagree() {
   }
 }
 
-/// Rank 1 ends by an exception while the others wait for it: all must end.
-int leave_by_exception() {
+/// All collectives of `group`, which holds `ranks` of the world, against thread ranks of its size.
+void compare_group(Communicator& group, const std::vector<int>& ranks, const std::string& what) {
+  for (const int64_t numel : {0, 1, 7, 1000}) {
+    const auto calls = [](Communicator& c, FlatSpan s) {
+      c.all_reduce(s, ReduceOp::kSum);
+      c.reduce_scatter(s, ReduceOp::kMean);
+      c.all_gather_async(s).wait();
+      c.broadcast(s, c.size() - 1);
+      c.barrier();
+    };
+    const int64_t all = numel * group.size();
+    const auto mine = static_cast<size_t>(group.rank());
+    std::vector<char> values = input(ranks[mine], DType::kF32, all);
+    calls(group, {values.data(), all, DType::kF32});
+    std::vector<char> expected;
+    run_thread_ranks(group.size(), [&](Communicator& thread) {
+      const auto rank = static_cast<size_t>(thread.rank());
+      std::vector<char> bytes = input(ranks[rank], DType::kF32, all);
+      calls(thread, {bytes.data(), all, DType::kF32});
+      if (rank == mine) expected = bytes;
+    });
+    expect(values == expected, what + " of " + std::to_string(all));
+  }
+}
+
+std::vector<int> every(int step, int from, int world) {
+  std::vector<int> ranks;
+  for (int rank = from; rank < world; rank += step) ranks.push_back(rank);
+  return ranks;
+}
+
+/// Groups give the bits of thread ranks, do not mix and outlive what they come from.
+void split() {
+  auto mpi = make_mpi_communicator();
+  const int rank = mpi->rank(), size = mpi->size();
+  try {
+    mpi->split(-1);
+    expect(false, "a negative color is an error");
+  } catch (const CommError& error) {
+    const std::string message = error.what();
+    expect(message.find("got -1") != std::string::npos, "the color is named in: " + message);
+  }
+  const auto alone = mpi->split(rank);
+  expect(alone->size() == 1 && alone->rank() == 0, "a group of one");
+  compare_group(*alone, {rank}, "calls in a group of one");
+  const auto second = mpi->split(rank % 2);
+  const auto ranks = every(2, rank % 2, size);
+  expect(second->size() == static_cast<int>(ranks.size()) && second->rank() == rank / 2,
+         "ranks keep their order");
+  // The odd ranks make more calls than the even ones, and the whole calls in between.
+  for (int round = 0; round < 1 + rank % 2; ++round) compare_group(*second, ranks, "second ranks");
+  compare_group(*mpi, every(1, 0, size), "the whole between groups");
+  const auto fourth = second->split(second->rank() % 2);
+  compare_group(*fourth, every(4, rank % 4, size), "a group of a group");
+  compare_group(*second, ranks, "second ranks again");
+  mpi.reset();
+  compare_group(*second, ranks, "a group beyond the whole");
+  const auto same = second->split(0);
+  compare_group(*same, ranks, "a group of a group beyond the whole");
+}
+
+/// Rank 1 ends by an exception while the others wait for it, in a group or in the whole: all must
+/// end.
+int leave_by_exception(bool in_group) {
   try {
     const auto mpi = make_mpi_communicator();
+    const auto group = mpi->split(mpi->rank() == 2 ? 1 : 0);
     mpi->barrier();
     if (mpi->rank() == 1) fail_config("this rank's file is missing");
+    if (in_group) group->barrier();
     mpi->barrier();
     std::puts("FAILED: the barrier was passed");
   } catch (const Error& error) {
@@ -140,7 +204,8 @@ int main(int argc, char** argv) {
     std::puts("skipped: this build has no MPI");
     return 0;
   }
-  if (argc > 1 && std::string(argv[1]) == "leave") return leave_by_exception();
+  const std::string mode = argc > 1 ? argv[1] : "";
+  if (mode == "leave" || mode == "leave-group") return leave_by_exception(mode == "leave-group");
   try {
     const int64_t whole = int64_t{8} << 20;
     const int64_t tiny = 24;  // a few elements: every slice takes many rounds
@@ -150,6 +215,7 @@ int main(int argc, char** argv) {
       mpi->set_debug_checks(checks);
       run_all(*mpi);
     }
+    split();
     disagree();
     const auto mpi = make_mpi_communicator();
     mpi->barrier();
