@@ -167,6 +167,8 @@ TEST_P(SamShardedFlaws, OverflowInEitherPassBacksOffOnceOnEveryRank) {  // N4
       // Working weights and gradients have 11 bits.
       EXPECT_LT(distance(m.flat(), start() - moved), 2e-3 * (1 + moved.abs().max().item<double>()));
       EXPECT_NEAR(engine.report().outcome.e_norm, kRho, 1e-2);
+      const double norm = first.norm().item<double>();
+      EXPECT_NEAR(engine.report().outcome.ascent_norm, norm, 2e-3 * norm);
       step(0);
       EXPECT_EQ(engine.loss_scale(), 16.0);  // grows after two clean steps, not after four passes
     });

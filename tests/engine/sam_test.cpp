@@ -154,6 +154,7 @@ TEST_P(Sam, CostsNoExtraMemory) {
     train<VectorModule>(2, config, make<VectorModule>(1000),
                         [&](Engine& engine, VectorModule& m, int rank) {
                           engine.train_batch([&](int64_t) { return m.loss(1); });
+                          if (sam) EXPECT_EQ(engine.sam()->bytes(), 0);
                           if (rank == 0) total = engine.optimizer().memory().total();
                         });
     return total;

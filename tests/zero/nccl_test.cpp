@@ -149,6 +149,36 @@ TEST_F(OverNccl, BroadcastFromEveryRootAndBarrier) {
   });
 }
 
+/// Checks a sum over ranks first, first + step, … of the whole.
+void expect_group_sum(Communicator& group, int rank, int first, int step) {
+  const DeviceFloats buffer(input(rank, 1000));
+  group.all_reduce(buffer.span(), ReduceOp::kSum, buffer.stream());
+  std::vector<float> sum(1000, 0.0f);
+  for (int k = 0; k < group.size(); ++k) {
+    const auto other = input(first + k * step, 1000);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
+  }
+  EXPECT_EQ(buffer.values(), sum);
+}
+
+TEST_F(OverNccl, Groups) {
+  on_all_gpus([](Communicator& comm) {
+    EXPECT_THROW(comm.split(-1), CommError);
+    const auto alone = comm.split(comm.rank());
+    EXPECT_EQ(alone->size(), 1);
+    const int first = comm.rank() % 2;
+    const auto second = comm.split(first);
+    EXPECT_EQ(second->size(), (comm.size() + 1 - first) / 2);
+    EXPECT_EQ(second->rank(), comm.rank() / 2);
+    for (int round = 0; round <= first; ++round) {  // the odd ranks make more calls
+      expect_group_sum(*second, comm.rank(), first, 2);
+    }
+    expect_group_sum(comm, comm.rank(), 0, 1);
+    const auto again = second->split(0);
+    expect_group_sum(*again, comm.rank(), first, 2);
+  });
+}
+
 TEST_F(OverNccl, DebugChecksLetEqualCallsPass) {
   on_all_gpus([](Communicator& comm) {
     comm.set_debug_checks(true);

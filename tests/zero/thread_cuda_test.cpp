@@ -84,6 +84,15 @@ TEST_F(ThreadRanksOnOneGpu, Broadcast) {
   });
 }
 
+TEST_F(ThreadRanksOnOneGpu, Groups) {
+  expect_same([](Communicator& comm, FlatSpan span, Stream stream) {
+    const auto group = comm.split(comm.rank() % 2);
+    group->all_reduce(span, ReduceOp::kSum, stream);
+    comm.all_reduce(span, ReduceOp::kMean, stream);
+    group->broadcast(span, group->size() - 1, stream);
+  });
+}
+
 TEST_F(ThreadRanksOnOneGpu, AsynchronousCallsInARow) {
   expect_same([](Communicator& comm, FlatSpan span, Stream stream) {
     Work sum = comm.all_reduce_async(span, ReduceOp::kSum, stream);
