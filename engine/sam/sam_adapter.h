@@ -109,6 +109,8 @@ class SamAdapter {
   /// Bytes of kept vectors and scratch on this rank; 0 for plain SAM in the scopes global and
   /// local.
   int64_t bytes() const;
+  /// What the ranks of this one's group say among themselves (scope group); null for other scopes.
+  const Communicator* group() const noexcept { return group_.get(); }
 
   /// Looks at the outcome of a step for signs that the perturbation does nothing.
   void observe(const StepOutcome& outcome);
