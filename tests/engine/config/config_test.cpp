@@ -195,7 +195,8 @@ TEST(Config, EveryKeyIsDocumented) {
     std::string name(key.path);
     if (key.effect == KeyEffect::kHonoured) {
       if (key.type == KeyType::kSection) continue;
-      const std::string rho = "sam.rho_scheduler.";  // takes every schedule's settings, as scheduler
+      const std::string rho =
+          "sam.rho_scheduler.";  // takes every schedule's settings, as scheduler
       if (name.rfind(rho, 0) == 0 && name != rho + "name" &&
           find_key("scheduler." + name.substr(rho.size())) != nullptr) {
         continue;
