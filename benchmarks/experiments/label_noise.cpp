@@ -4,8 +4,6 @@
 
 #include <fstream>
 #include <iostream>
-#include <numeric>
-#include <random>
 #include <sstream>
 
 #include "benchmarks/experiments/experiment.h"
