@@ -161,6 +161,10 @@ std::optional<SchedulerConfig> read_scheduler(KeyValues& v, const Config& config
   }
   if (!complaints.empty()) return std::nullopt;  // what is wrong already would only be repeated
   try {
+    if (config.train.max_duration) {  // the engine fills in the number of steps and checks again
+      checked_schedule(s, /*train_steps=*/int64_t{1} << 40);
+      return s;
+    }
     const SchedulerConfig checked = checked_schedule(s, config.train.steps);
     warn_about_schedule(v, checked, config.optimizer.lr);
     return checked;

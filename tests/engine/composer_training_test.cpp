@@ -295,6 +295,13 @@ TEST(SamTimes, StartAndEnd) {
             (std::vector<int>{1, 1, 1, 2, 2, 2}));
 }
 
+// A schedule under scheduler.type ends with the run, however its length is given.
+TEST(SamTimes, DurationEndsDeepSpeedsSchedulesToo) {
+  const Steps steps = run(R"("max_duration": "4ba", "optimizer": {"name": "decoupled_sgdw",
+      "lr": 0.4}, "scheduler": {"type": "linear"})");
+  expect_near(steps.lr, {.4, .3, .2, .1});
+}
+
 TEST(SamTimes, ZeroRateHasBothPassesUnlessSaved) {
   const std::string text = R"("max_duration": "4ba",
       "scheduler": {"name": "constant_with_warmup", "t_warmup": "2ba", "lr_compat": "composer"},
