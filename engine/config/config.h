@@ -126,24 +126,24 @@ enum class SamRounding : uint8_t {
 /// The section "sam"; docs/sam.md explains the methods. A variant reads its own coefficients only.
 struct SamConfig {
   bool enabled = false;
-  double rho = 0.05;
-  double epsilon = 1e-12;
-  int64_t interval = 1;
   SamScope scope = SamScope::kGlobal;
-  int64_t group_size = 0;  ///< ranks of a group (scope group); 0: those of a machine
   SamVariant variant = SamVariant::kSam;
   SamRounding rounding = SamRounding::kAuto;
   bool same_rng = true;
   bool freeze_bn = true;
+  bool skip_when_lr_zero = false;  ///< one pass where every group's lr is 0
+  bool report_cosine = false;      ///< cos(g, g₂); keeps one more fp32 shard
+  double rho = 0.05;
+  double epsilon = 1e-12;
+  int64_t interval = 1;
+  int64_t group_size = 0;           ///< ranks of a group (scope group); 0: those of a machine
   double ascent_fraction = 1.0;     ///< share of the micro-batches the first pass takes
   std::vector<std::string> params;  ///< "norm" or regular expressions; empty: all parameters
   int64_t start_step = 0;           ///< first step (from 0) that may perturb
   int64_t end_step = 0;             ///< first step that no longer does; 0: none
   std::optional<Time> start;        ///< sets start_step once the clock of the run is known
   std::optional<Time> end;          ///< … and end_step
-  bool skip_when_lr_zero = false;   ///< one pass where every group's lr is 0
   std::optional<RhoScheduleConfig> rho_scheduler;
-  bool report_cosine = false;    ///< cos(g, g₂); keeps one more fp32 shard
   double eta = 0.01;             ///< ASAM: t = |w| + eta
   double alpha = 0.4;            ///< GSAM, LookSAM: weight of the orthogonal part
   double sigma = 1.0;            ///< F-SAM: share of the mean gradient that is taken out
