@@ -68,6 +68,7 @@ void print_header(Engine& engine, const BatchSource& data, const Communicator& c
                   const RankInfo& ranks, int threads) {
   const Config& config = engine.config();
   const MemoryBytes memory = engine.optimizer().memory();
+  const int64_t sam_bytes = engine.sam() != nullptr ? engine.sam()->bytes() : 0;
   const auto number = [](int64_t value) { return std::to_string(value); };
   const std::string stage =
       config.zero_stage == 0 ? "0 (replicated)" : "1 (masters and optimizer states sharded)";
@@ -96,7 +97,8 @@ void print_header(Engine& engine, const BatchSource& data, const Communicator& c
               {"bytes a rank", format_bytes(memory.weights) + " weights, " +
                                    format_bytes(memory.gradients) + " gradients, " +
                                    format_bytes(memory.master) + " master, " +
-                                   format_bytes(memory.states) + " optimizer states"},
+                                   format_bytes(memory.states) + " optimizer states" +
+                                   (sam_bytes > 0 ? ", " + format_bytes(sam_bytes) + " SAM" : "")},
               {"steps", number(config.train.steps) + ", seed " + number(config.train.seed)},
           })
           .c_str());

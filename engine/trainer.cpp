@@ -199,6 +199,7 @@ void Trainer::finish(double seconds) {
   summary.num_parameters = engine_.optimizer().num_parameters();
   summary.peak_rss_bytes_per_rank = peaks;
   summary.state_bytes = engine_.optimizer().memory().total();
+  if (engine_.sam() != nullptr) summary.state_bytes += engine_.sam()->bytes();
   progress_.note("done: " + std::to_string(summary.steps) + " steps, " +
                  format_count(static_cast<double>(summary.tokens)) + " tokens in " +
                  format_duration(seconds) + ", median step " +

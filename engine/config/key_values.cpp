@@ -122,7 +122,7 @@ std::string mismatch(JsonNode& node, const KeySpec& key) {
     case KeyType::kTimes:
       if (node.kind != Kind::kArray || node.items.empty()) return "must be an array of times";
       for (JsonNode& item : node.items) {
-        const std::string wrong = time_mismatch(item, key);
+        std::string wrong = time_mismatch(item, key);
         if (!wrong.empty()) return wrong;
       }
       return "";
