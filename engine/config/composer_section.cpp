@@ -194,9 +194,7 @@ void read_duration(KeyValues& v, Config& config, Complaints& complaints) {
 }
 
 bool speaks_composer(const KeyValues& v) {
-  return v.has("max_duration") || v.has("scheduler.name") || v.has("precision") ||
-         v.was_written("optimizer.name") || v.was_written("algorithms.sam") ||
-         v.has("algorithms.gradient_clipping.clipping_type");
+  return v.has("scheduler.name") || v.was_written("optimizer.name") || v.was_written("algorithms");
 }
 
 }  // namespace zerosharp

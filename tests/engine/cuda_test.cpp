@@ -5,6 +5,7 @@
 #include "engine/engine.h"
 #include "engine/models/model.h"
 #include "kernels/error.h"
+#include "tests/support/sam_methods.h"
 #include "tests/support/toy_modules.h"
 #include "zero/comm/nccl_communicator.h"
 #include "zero/comm/thread_communicator.h"
@@ -29,36 +30,12 @@ class OnGpu : public ::testing::Test {
 constexpr int kSteps = 8;
 constexpr int64_t kBatch = 8;
 
-/// A method of SAM. Where the passes are those of micro-batches there are two of them.
-struct Method {
-  const char* name;
-  SamVariant variant = SamVariant::kSam;
-  SamScope scope = SamScope::kGlobal;
-  double rho = 0.05;
-};
-
-constexpr Method kMethods[] = {
-    {"sam"},
-    {"sam of groups", SamVariant::kSam, SamScope::kGroup},
-    {"sam of ranks", SamVariant::kSam, SamScope::kLocal},
-    {"sam of micro-batches", SamVariant::kSam, SamScope::kMicro},
-    {"asam", SamVariant::kAsam, SamScope::kGlobal, 0.5},
-    {"asam of ranks", SamVariant::kAsam, SamScope::kLocal, 0.5},
-    {"asam of micro-batches", SamVariant::kAsam, SamScope::kMicro, 0.5},
-    {"msam", SamVariant::kMsam},
-    {"gsam", SamVariant::kGsam},
-    {"fsam", SamVariant::kFsam},
-    {"vasso", SamVariant::kVasso},
-    {"preconditioned", SamVariant::kPreconditioned},
-    {"aesam", SamVariant::kAeSam},
-    {"looksam", SamVariant::kLookSam},
-};
-
-Config with_method(Config config, const Method& method) {
+/// Where the passes are those of micro-batches there are two of them.
+Config with_method(Config config, const SamMethod& method) {
   config.sam.enabled = true;
   config.sam.variant = method.variant;
   config.sam.scope = method.scope;
-  config.sam.rho = method.rho;
+  config.sam.rho = method.variant == SamVariant::kAsam ? 0.5 : 0.05;
   if (method.scope == SamScope::kGroup) config.sam.group_size = 2;
   if (method.scope == SamScope::kMicro) config.batch.accumulation_steps = 2;
   config.sam.k = 3;
@@ -160,7 +137,7 @@ TEST_F(OnGpu, StagesAgreeBitwiseOnThreadRanks) {
 }
 
 TEST_F(OnGpu, EveryMethodOfSamTrainsAsOnTheCpu) {
-  for (const Method& method : kMethods) {
+  for (const SamMethod& method : kSamMethods) {
     for (const int64_t stage : {0, 1}) {
       for (const int world : {1, 2}) {
         SCOPED_TRACE(::testing::Message()
@@ -179,7 +156,7 @@ TEST_F(OnGpu, EveryMethodOfSamTrainsAsOnTheCpu) {
 // rounding is another; in fp32 there is none.
 TEST_F(OnGpu, StagesAgreeBitwiseForEveryMethodOfSam) {
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
-  for (const Method& method : kMethods) {
+  for (const SamMethod& method : kSamMethods) {
     const bool shared = method.scope == SamScope::kGlobal;
     const auto losses_at = [&](int64_t stage) {
       const Config c = gpt_config(shared ? DType::kBF16 : DType::kF32, stage, true);
@@ -191,7 +168,7 @@ TEST_F(OnGpu, StagesAgreeBitwiseForEveryMethodOfSam) {
 }
 
 // On a GPU the host does not know that the first pass failed, so the second one runs.
-void expect_skip(const Method& method, DType precision, int bad_pass, int64_t stage) {
+void expect_skip(const SamMethod& method, DType precision, int bad_pass, int64_t stage) {
   SCOPED_TRACE(::testing::Message() << method.name << ", " << dtype_name(precision)
                                     << ", fault in pass " << bad_pass << ", stage " << stage);
   run_thread_ranks(2, [&](Communicator& comm) {
@@ -226,7 +203,7 @@ void expect_skip(const Method& method, DType precision, int bad_pass, int64_t st
 }
 
 TEST_F(OnGpu, NonFiniteGradientInEitherPassSkipsForEveryMethodOfSam) {
-  for (const Method& method : kMethods) {
+  for (const SamMethod& method : kSamMethods) {
     for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
       for (const int bad_pass : {0, 1}) {
         if (method.variant == SamVariant::kMsam && bad_pass == 1) continue;  // it has one

@@ -6,6 +6,7 @@
 
 #include "kernels/error.h"
 #include "tests/support/run_ranks.h"
+#include "tests/support/sam_methods.h"
 
 namespace zerosharp {
 namespace {
@@ -14,37 +15,15 @@ using namespace zerosharp::testing;
 
 constexpr int kWorld = 2;
 
-struct Method {
-  const char* name;
-  SamVariant variant = SamVariant::kSam;
-  SamScope scope = SamScope::kGlobal;
-};
-
-constexpr Method kMethods[] = {
-    {"sam"},
-    {"sam_group", SamVariant::kSam, SamScope::kGroup},
-    {"sam_local", SamVariant::kSam, SamScope::kLocal},
-    {"sam_micro", SamVariant::kSam, SamScope::kMicro},
-    {"asam", SamVariant::kAsam},
-    {"asam_local", SamVariant::kAsam, SamScope::kLocal},
-    {"msam", SamVariant::kMsam},
-    {"gsam", SamVariant::kGsam},
-    {"fsam", SamVariant::kFsam},
-    {"vasso", SamVariant::kVasso},
-    {"preconditioned", SamVariant::kPreconditioned},
-    {"aesam", SamVariant::kAeSam},
-    {"looksam", SamVariant::kLookSam},
-};
-
 struct Case {
   int64_t stage;
-  Method method;
+  SamMethod method;
 };
 
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const int64_t stage : {0, 1}) {
-    for (const Method& method : kMethods) all.push_back({stage, method});
+    for (const SamMethod& method : kSamMethods) all.push_back({stage, method});
   }
   return all;
 }

@@ -288,6 +288,8 @@ TEST(ComposerConfig, DefaultsAreThoseOfTheNames) {
   EXPECT_EQ(adamw.optimizer.beta2, 0.95);
   EXPECT_EQ(adamw.optimizer.weight_decay, 1e-5);
   EXPECT_EQ(adamw.gradient_clipping, 0);
+  // A length in another unit does not make it a file of Composer's.
+  EXPECT_EQ(parse(with_batch(R"("max_duration": "5ba")")).gradient_clipping, 1);
   expect_parts(all_warnings(adamw), {"gradient_clipping is off, as in Composer"});
   const Config lion = parse(R"({"train_batch_size": 4, "optimizer": {"name": "DecoupledLionW"}})");
   EXPECT_EQ(lion.optimizer.kind, OptimizerKind::kLion);
